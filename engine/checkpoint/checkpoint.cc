@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +13,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "engine/base/error.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/sha256.h"
@@ -55,14 +58,20 @@ absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& na
 }
 
 // Who may put files there chooses what is loaded, whatever the modes of the files. A file system
-// that is mounted read-only is nobody's to write. `what`: for an error.
-absl::Status CheckFolder(const fs::path& folder, const char* what) {
+// that is mounted read-only is nobody's to write. In a sticky folder, such as /tmp, nobody may
+// replace a `file` of this process's user or of root. `what`: for an error.
+absl::Status CheckFolder(const fs::path& folder, const char* what, const fs::path& file = {}) {
   struct stat info = {};
   struct statvfs mounted = {};
   if (stat(folder.c_str(), &info) != 0 || statvfs(folder.c_str(), &mounted) != 0) {
     return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
   }
   if ((info.st_mode & S_IWOTH) == 0 || (mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
+  struct stat of_file = {};
+  if ((info.st_mode & S_ISVTX) != 0 && !file.empty() && lstat(file.c_str(), &of_file) == 0 &&
+      (of_file.st_uid == geteuid() || of_file.st_uid == 0)) {
+    return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(
       absl::StrCat(what, " may be written by every user (mode o+w)"));
 }
@@ -207,7 +216,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path,
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const std::string& name,
                                                 const CheckpointOptions& options) {
-  RETURN_IF_ERROR(CheckFolder(fs::path(path).parent_path(), "the folder of the checkpoint's file"));
+  RETURN_IF_ERROR(
+      CheckFolder(fs::path(path).parent_path(), "the folder of the checkpoint's file", path));
   auto file = GgufFile::Open(path);
   if (!file.ok()) return file.status();
   Checkpoint checkpoint;
@@ -225,6 +235,16 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const s
   }
   RETURN_IF_ERROR(checkpoint.SetFingerprints());
   return checkpoint;
+}
+
+absl::Status Checkpoint::Naming(const absl::Status& status) const {
+  if (gguf_ == nullptr || status.ok() || !GetErrorDetail(status).reason.empty()) return status;
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const char* name :
+       {kConfig, kTokenizerConfig, kGenerationConfig, "tokenizer.json", "tokenizer model"}) {
+    names.emplace_back(name, absl::StrCat("the GGUF file (read as ", name, ")"));
+  }
+  return {status.code(), absl::StrReplaceAll(status.message(), names)};
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,

@@ -38,7 +38,8 @@ class Checkpoint final : public TensorSource {
   // it; nothing outside the folder is read, symbolic links followed. NOT_FOUND for a missing file;
   // INVALID_ARGUMENT for a damaged or misleading index and for files outside the folder;
   // FAILED_PRECONDITION for a digest that is not the expected one, and for a file that every user
-  // may write, or its folder; errors of ParseSafetensorsHeader and GgufFile::Open.
+  // may write, or its folder (but for a GGUF file of this process's user in a sticky one); errors
+  // of ParseSafetensorsHeader and GgufFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 
@@ -52,6 +53,10 @@ class Checkpoint final : public TensorSource {
   const std::optional<std::string>& generation_config_json() const {
     return generation_config_json_;
   }
+
+  // The same error; of a GGUF file, it says that the files of a folder which it names are how that
+  // file was read.
+  absl::Status Naming(const absl::Status& status) const;
 
   // Of all files together. `begin` and `end` count within the tensor's own file. A tensor that a
   // GGUF file has quantised is float32 here.

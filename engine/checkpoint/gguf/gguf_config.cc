@@ -48,6 +48,16 @@ constexpr std::string_view kKnownKeys[] = {
     "vocab_size",
 };
 
+// 0 says that there is none of it, as files of several writers do; any other number would change
+// the model.
+constexpr std::string_view kZeroKeys[] = {
+    "attention.clamp_kqv",     "attention.max_alibi_bias",
+    "attention.scale",         "attn_logit_softcapping",
+    "embedding_scale",         "expert_shared_count",
+    "final_logit_softcapping", "logit_scale",
+    "residual_scale",
+};
+
 struct Family {
   std::string_view architecture;  // of the GGUF file
   std::string_view model_type;    // of config.json
@@ -63,7 +73,11 @@ constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM"};
 void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
   for (const std::string& key : metadata.KeysUnder(prefix)) {
     const std::string_view name = std::string_view(key).substr(prefix.size());
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) == std::end(kKnownKeys)) {
+    if (std::find(std::begin(kZeroKeys), std::end(kZeroKeys), name) != std::end(kZeroKeys)) {
+      const auto number = metadata.OptionalReal(key);
+      if (number && *number != 0.0) metadata.FailUnsupported(key, "other than 0 is not supported");
+    } else if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) ==
+               std::end(kKnownKeys)) {
       metadata.FailUnsupported(key, "is not known");
     }
   }

@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kTokens[] = "tokenizer.ggml.tokens";
 constexpr char kTypes[] = "tokenizer.ggml.token_type";
+constexpr char kEnds[] = "tokenizer.ggml.eos_token_ids";
 
 // Of LLaMA 3, ChatML, Phi, Gemma, GPT-2, Granite and DeepSeek.
 constexpr std::string_view kEndTokens[] = {
@@ -68,6 +69,12 @@ void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
     const auto id = metadata.OptionalInteger(key, 0, last);
     if (id) ends.insert(static_cast<int32_t>(*id));
   }
+  for (const int64_t id : metadata.Integers(kEnds)) {
+    if (id < 0 || id > last) {
+      return metadata.Fail(kEnds, absl::StrCat("must be whole numbers in [0, ", last, "]"));
+    }
+    ends.insert(static_cast<int32_t>(id));
+  }
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (vocabulary.types[id] == GgufTokenType::kUnused || !EndsAnswers(vocabulary.tokens[id])) {
       continue;
@@ -100,10 +107,10 @@ absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(GgufMetadata& metadata) {
   vocabulary.unk_id = read_id("tokenizer.ggml.unknown_token_id");
   vocabulary.pad_id = read_id("tokenizer.ggml.padding_token_id");
   vocabulary.add_bos = metadata.OptionalBool("tokenizer.ggml.add_bos_token");
-  for (const char* key : {"tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token"}) {
-    if (metadata.OptionalBool(key).value_or(false)) {
-      metadata.FailUnsupported(key, "true is not supported");
-    }
+  // An answer continues its prompt, so an end of text never stands between them.
+  metadata.OptionalBool("tokenizer.ggml.add_eos_token");
+  if (metadata.OptionalBool("tokenizer.ggml.add_sep_token").value_or(false)) {
+    metadata.FailUnsupported("tokenizer.ggml.add_sep_token", "true is not supported");
   }
   ReadEnds(metadata, vocabulary);
   if (!metadata.status().ok()) return metadata.status();

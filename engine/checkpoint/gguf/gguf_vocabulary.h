@@ -44,8 +44,8 @@ struct GgufVocabulary {
 };
 
 // INVALID_ARGUMENT for lists that do not fit each other, over 2^20 tokens, tokens that are empty,
-// over 1024 bytes, not UTF-8 or there twice, ids outside. UNIMPLEMENTED for an end of text put
-// behind every text.
+// over 1024 bytes, not UTF-8 or there twice, ids outside. UNIMPLEMENTED for a separator put behind
+// every text. An end put there (add_eos_token) is left out: answers continue their prompts.
 absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(GgufMetadata& metadata);
 
 }  // namespace eta

@@ -89,6 +89,26 @@ TEST_F(GgufCheckpointTest, WhatEveryUserMayWriteIsRefused) {
               HasSubstr("the folder of the checkpoint's file may be written by every user"));
 }
 
+TEST_F(GgufCheckpointTest, InAStickyFolderNobodyElseMayReplaceIt) {
+  chmod(folder_.path().c_str(), 01777);
+  EXPECT_TRUE(Checkpoint::Open(path_).ok()) << "as in /tmp";
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown(path_.c_str(), 12345, 12345), 0);
+    EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition) << "somebody else's";
+  }
+}
+
+TEST_F(GgufCheckpointTest, ErrorsNameTheFileThatWasRead) {
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->Naming(absl::InvalidArgumentError("config.json: head_dim 3")).message(),
+            "the GGUF file (read as config.json): head_dim 3");
+  const absl::Status other = absl::NotFoundError("tokenizer_config.json: x");
+  EXPECT_EQ(checkpoint->Naming(other).message(),
+            "the GGUF file (read as tokenizer_config.json): x");
+  EXPECT_TRUE(checkpoint->Naming(absl::OkStatus()).ok());
+}
+
 TEST_F(GgufCheckpointTest, ALinkIsFollowedAndKeepsItsName) {
   fs::rename(path_, folder_.path() + "/blob");
   fs::create_symlink("blob", path_);

@@ -148,7 +148,10 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
               "'general.architecture' 'mamba' is not supported, only llama, qwen2 and qwen3");
   ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
-              "'llama.logit_scale' is not known");
+              "'llama.logit_scale' other than 0 is not supported");
+  for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {
+    EXPECT_TRUE(Open(with([zero](auto& f) { f.Set(zero, 0.0f); })).ok()) << zero;
+  }
   ExpectError(with([](auto& f) { f.Set("llama.expert_count", uint32_t{8}); }), kUnimplemented,
               "'llama.expert_count' is not supported");
   ExpectError(with([](auto& f) { f.Set("split.count", uint32_t{2}); }), kUnimplemented,

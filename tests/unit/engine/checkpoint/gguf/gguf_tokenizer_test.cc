@@ -119,6 +119,22 @@ TEST(GgufTokenizerTest, ByteLevelTokensBecomeATokenizerJson) {
   EXPECT_THAT(Json::parse(*tokenizer->generation_config_json)["eos_token_id"], ElementsAre(2, 263));
 }
 
+TEST(GgufTokenizerTest, TheUnknownTokenIsCarriedOver) {
+  GgufWriter file = ByteLevel();
+  const auto model = [&file] { return Json::parse(*Read(file)->files.tokenizer_json)["model"]; };
+  EXPECT_EQ(model()["unk_token"], nullptr);
+  file.Set("tokenizer.ggml.unknown_token_id", uint32_t{0});
+  EXPECT_EQ(model()["unk_token"], "<|pad|>");
+  EXPECT_EQ(model()["vocab"]["<|pad|>"], 0);
+  file.Set("tokenizer.ggml.unknown_token_id", uint32_t{262});
+  EXPECT_EQ(model()["unk_token"], "<tool>");
+  EXPECT_EQ(model()["vocab"]["<tool>"], 262) << "where the model looks for it";
+  for (const uint32_t structure : {1u, 2u, 263u}) {
+    file.Set("tokenizer.ggml.unknown_token_id", structure);
+    EXPECT_EQ(model()["unk_token"], nullptr) << "whoever writes such a byte would write it";
+  }
+}
+
 TEST(GgufTokenizerTest, WhatThePreTokenizerImplies) {
   GgufWriter file = ByteLevel();
   file.Set("tokenizer.ggml.pre", "llama-bpe");
@@ -172,6 +188,29 @@ TEST(GgufTokenizerTest, TheTemplateAndTheEndsOfAnswers) {
   EXPECT_EQ(generation["pad_token_id"], 0);
 }
 
+TEST(GgufTokenizerTest, AllEndsThatAFileListsEndAnswers) {
+  GgufWriter file = ByteLevel();
+  file.Set("tokenizer.ggml.eos_token_ids", std::vector<int32_t>{262, 2, 1});
+  EXPECT_THAT(Json::parse(*Read(file)->generation_config_json)["eos_token_id"],
+              ElementsAre(1, 2, 262, 263));
+  file.Set("tokenizer.ggml.eos_token_ids", std::vector<int32_t>{2, 264});
+  ExpectError(file, kInvalid, "'tokenizer.ggml.eos_token_ids' must be whole numbers in [0, 263]");
+  file.Set("tokenizer.ggml.eos_token_ids", std::vector<int32_t>{-1});
+  ExpectError(file, kInvalid, "'tokenizer.ggml.eos_token_ids' must be whole numbers");
+}
+
+TEST(GgufTokenizerTest, AnEndIsNotPutBehindPrompts) {
+  for (GgufWriter file : {ByteLevel(), TinyGguf().file}) {
+    const auto plain = Read(file);
+    file.Set("tokenizer.ggml.add_eos_token", true);
+    const auto tokenizer = Read(file);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ(tokenizer->files.tokenizer_json, plain->files.tokenizer_json);
+    EXPECT_EQ(tokenizer->files.sentencepiece_model, plain->files.sentencepiece_model);
+    EXPECT_EQ(tokenizer->files.tokenizer_config_json, plain->files.tokenizer_config_json);
+  }
+}
+
 TEST(GgufTokenizerTest, AFileMayHaveNone) {
   GgufWriter file = TinyGguf().file;
   for (const char* model : {"none", "no_vocab"}) {
@@ -193,8 +232,8 @@ TEST(GgufTokenizerTest, WhatIsNotKnownIsRefusedByName) {
               "'tokenizer.ggml.model' 'bert' is not supported, only gpt2 and llama");
   ExpectError(with("tokenizer.ggml.pre", "kimi-k2"), kUnimplemented,
               "'tokenizer.ggml.pre' 'kimi-k2' is not a pre-tokenizer that is known");
-  ExpectError(with("tokenizer.ggml.add_eos_token", true), kUnimplemented,
-              "'tokenizer.ggml.add_eos_token' true is not supported");
+  ExpectError(with("tokenizer.ggml.add_sep_token", true), kUnimplemented,
+              "'tokenizer.ggml.add_sep_token' true is not supported");
   ExpectError(with("tokenizer.ggml.add_space_prefix", true), kUnimplemented,
               "'tokenizer.ggml.add_space_prefix' true is not supported");
   GgufWriter pieces = TinyGguf().file;
