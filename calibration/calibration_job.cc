@@ -196,7 +196,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
       SplitSamples(job.samples,
                    {.sequence_tokens = *sequence_tokens,
                     .min_tokens = kMinSequenceBlocks * info.block_size,
-                    .bos_id = config.bos_id,
+                    .beginning = info.beginning,
                     .held_out = job.held_out,
                     .choice = config.has_predictor &&
                               job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
@@ -227,7 +227,7 @@ absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, Prepar
   prepared.needles = MakeRetrievalWindows(
       prepared.split.held_out, prepared.split.calibration,
       {.window_tokens = static_cast<int32_t>(longest),
-       .bos_id = config.bos_id,
+       .beginning = engine.info().beginning,
        .reserved_ids = config.eos_ids,
        .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); }});
   if (!job.min_retrieval || !prepared.needles.empty()) return absl::OkStatus();

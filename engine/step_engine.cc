@@ -148,6 +148,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
+  info_.beginning = tokenizer_->beginning();
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
   info_.index_dtype = cache_->geometry().index_dtype;

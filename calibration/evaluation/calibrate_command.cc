@@ -241,7 +241,7 @@ absl::Status CalibrateCommand::ReadSamples(const Engine& engine, CalibrationJob&
   const EngineInfo& info = engine.info();
   SplitOptions options = {.sequence_tokens = sequence_tokens,
                           .min_tokens = sequence_tokens,
-                          .bos_id = info.config.bos_id};
+                          .beginning = info.beginning};
   const auto cut = [&] {
     job.samples.clear();
     job.documents.clear();

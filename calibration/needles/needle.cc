@@ -24,9 +24,9 @@ absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeTe
 }
 
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
-                              const Needle& asked, int32_t bos_id) {
+                              const Needle& asked, std::span<const int32_t> beginning) {
   NeedleWindow window = {.needles = static_cast<int32_t>(needles.size())};
-  if (bos_id >= 0) window.tokens.push_back(bos_id);
+  Append(window.tokens, beginning);
   size_t done = 0;
   for (const PlacedNeedle& placed : needles) {
     Append(window.tokens, text.subspan(done, placed.place - done));

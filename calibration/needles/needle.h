@@ -40,8 +40,8 @@ struct NeedleWindow {
 absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize);
 
 // `text` with the needles in it, in the order of their places, then the question for `asked` and
-// its answer. If it is not one of them, the depth stays 0. `bos_id` comes first; -1: nothing does.
+// its answer. If it is not one of them, the depth stays 0. `beginning` comes first.
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
-                              const Needle& asked, int32_t bos_id);
+                              const Needle& asked, std::span<const int32_t> beginning);
 
 }  // namespace eta

@@ -67,8 +67,9 @@ Tokens UsableIds(std::span<const Tokens> text, std::span<const Tokens> vocabular
       for (const int32_t id : sequence) ++counts[id];
     }
   }
-  counts.erase(options.bos_id);
-  for (const int32_t id : options.reserved_ids) counts.erase(id);
+  for (const auto& ids : {options.beginning, options.reserved_ids}) {
+    for (const int32_t id : ids) counts.erase(id);
+  }
   std::vector<std::pair<int64_t, int32_t>> ranked;
   for (const auto& [id, count] : counts) ranked.emplace_back(-count, id);
   std::sort(ranked.begin(), ranked.end());
@@ -107,7 +108,11 @@ std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
   if (!options.tokenize) return windows;
   const TokenizeText tokenize = [&options](std::string_view text) {
     absl::StatusOr<Tokens> ids = options.tokenize(text);
-    if (ids.ok() && !ids->empty() && ids->front() == options.bos_id) ids->erase(ids->begin());
+    const Tokens& beginning = options.beginning;
+    if (ids.ok() && ids->size() >= beginning.size() &&
+        std::equal(beginning.begin(), beginning.end(), ids->begin())) {
+      ids->erase(ids->begin(), ids->begin() + static_cast<std::ptrdiff_t>(beginning.size()));
+    }
     return ids;
   };
   std::vector<std::string> names;
@@ -131,7 +136,7 @@ std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
 
 // Tokens of text in a window with these needles; at least half of it, or they do not fit.
 int32_t FillerOf(const Needles& needles, const RetrievalOptions& options) {
-  size_t taken = options.bos_id >= 0 ? 1 : 0;
+  size_t taken = options.beginning.size();
   taken += needles.front().question.size() + needles.front().answer.size();
   for (const Needle& needle : needles) taken += needle.statement.size();
   return static_cast<int32_t>(options.window_tokens - static_cast<int64_t>(taken));
@@ -157,7 +162,7 @@ NeedleWindow MakeWindow(const Tokens& text, size_t text_from, const Needles& nee
         {filler.size() * (2 * at + 1) / (2 * kRetrievalDepths), &needles[static_cast<size_t>(i)]});
   }
   std::ranges::stable_sort(placed, {}, &PlacedNeedle::place);
-  return MakeNeedleWindow(filler, placed, needles.front(), options.bos_id);
+  return MakeNeedleWindow(filler, placed, needles.front(), options.beginning);
 }
 
 }  // namespace
@@ -168,7 +173,7 @@ std::vector<NeedleWindow> MakeRetrievalWindows(std::span<const Tokens> text,
   Tokens running;
   for (const Tokens& sequence : text) {
     std::copy_if(sequence.begin(), sequence.end(), std::back_inserter(running),
-                 [&options](int32_t id) { return id != options.bos_id; });
+                 [&options](int32_t id) { return std::ranges::count(options.beginning, id) == 0; });
   }
   std::vector<Needles> needles = NeedlesOfSentences(options);
   if (!Fit(needles, options)) needles = NeedlesOfIds(UsableIds(text, vocabulary, options));

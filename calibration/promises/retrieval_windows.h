@@ -29,9 +29,9 @@ inline constexpr int kNeedleIds = kMarkerTokens + kNeedlesPerText * (kKeyTokens 
 
 struct RetrievalOptions {
   int32_t window_tokens = 0;            // of every window
-  int32_t bos_id = -1;                  // is put in front of every window; -1: nothing is
+  std::vector<int32_t> beginning{};     // is put in front of every window
   std::vector<int32_t> reserved_ids{};  // no needle is made of these
-  // May put bos_id in front. Empty, or an error: needles are made of ids.
+  // May put `beginning` in front. Empty, or an error: needles are made of ids.
   TokenizeText tokenize{};
 };
 

@@ -24,11 +24,13 @@ struct Side {
 void Cut(std::span<const int32_t> sample, const SplitOptions& options,
          std::vector<std::vector<int32_t>>& sequences) {
   const auto whole = static_cast<size_t>(options.sequence_tokens);
+  const std::vector<int32_t>& beginning = options.beginning;
+  if (beginning.size() >= whole) return;
   while (!sample.empty()) {
     std::vector<int32_t> sequence;
-    if (options.bos_id >= 0 && sample.front() != options.bos_id) {
-      sequence.push_back(options.bos_id);
-    }
+    const bool has_beginning = sample.size() >= beginning.size() &&
+                               std::equal(beginning.begin(), beginning.end(), sample.begin());
+    if (!has_beginning) sequence = beginning;
     const size_t taken = std::min(whole - sequence.size(), sample.size());
     sequence.insert(sequence.end(), sample.begin(),
                     sample.begin() + static_cast<std::ptrdiff_t>(taken));

@@ -14,7 +14,7 @@ namespace eta {
 struct SplitOptions {
   int32_t sequence_tokens = 2048;  // of a whole sequence
   int32_t min_tokens = 0;          // the rest of a sample counts if it is at least this long
-  int32_t bos_id = -1;             // is put in front of every sequence; -1: nothing is
+  std::vector<int32_t> beginning;  // is put in front of every sequence that lacks it
   double held_out = 0.25;          // share of the tokens, (0, 0.9]
   // Documents of their own to choose on, as many as are held out, at most half of the others.
   bool choice = false;
@@ -32,9 +32,9 @@ struct SampleSplit {
   static int64_t Tokens(std::span<const std::vector<int32_t>> sequences);
 };
 
-// Cuts every sample from its beginning into sequences of sequence_tokens. Each sequence begins with
-// bos_id, as a prompt does, also in the middle of a sample: that token draws attention in many
-// models.
+// Cuts every sample from its front into sequences of sequence_tokens. Each sequence begins with
+// `beginning`, as a prompt does, also in the middle of a sample: those tokens draw attention in
+// many models. None where it leaves no room.
 std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t>> samples,
                                              const SplitOptions& options);
 

@@ -58,7 +58,7 @@ struct ModelConfig {
   bool shared_reads = false;             // <- eta_reads: "own" or "shared"
   bool temper_special = false;           // <- eta_special_keys: "attend" or "temper"; needs a gate
   int32_t block_size = 64;               // [4, 128], a multiple of 4 <- eta_block_size
-  int32_t bos_id = -1;                   // <- bos_token_id; -1: none
+  int32_t bos_id = -1;                   // <- bos_token_id; -1: none; for the tokenizer
   std::vector<int32_t> eos_ids;          // <- eos_token_id: a number or a list of at most 16
 
   bool operator==(const ModelConfig&) const = default;

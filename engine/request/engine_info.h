@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/model/model_config.h"
 #include "kernels/dtype.h"
@@ -16,6 +17,7 @@ struct EngineInfo {
   std::string files_fingerprint;      // over all files whole: how older profiles name the model
   std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
   ModelConfig config;                 // its index: as served
+  std::vector<int32_t> beginning;     // ids before every text (Tokenizer::beginning)
   std::string backend;                // its description
   DType kv_dtype;
   DType index_dtype;

@@ -100,10 +100,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const TokenizerFiles&
 }
 
 void Tokenizer::SetEnds(const ModelConfig& config, int32_t file_eos_id) {
-  if (!codec_) {
-    bos_id_ = config.bos_id;
-  } else if (!codec_->beginning().empty()) {
-    bos_id_ = codec_->beginning().front();
+  if (codec_) {
+    beginning_ = codec_->beginning();
+  } else if (config.bos_id >= 0) {
+    beginning_ = {config.bos_id};
   }
   eos_ids_ = config.eos_ids;
   if (eos_ids_.empty() && file_eos_id >= 0) eos_ids_ = {file_eos_id};
@@ -111,10 +111,10 @@ void Tokenizer::SetEnds(const ModelConfig& config, int32_t file_eos_id) {
     special_ids_ = codec_->tokens().special;
   } else {
     std::set<int32_t> ends(eos_ids_.begin(), eos_ids_.end());
-    if (bos_id_ >= 0) ends.insert(bos_id_);
+    ends.insert(beginning_.begin(), beginning_.end());
     special_ids_.assign(ends.begin(), ends.end());
   }
-  bos_text_ = TokenText(bos_id_ >= 0 ? bos_id_ : config.bos_id);
+  bos_text_ = TokenText(beginning_.empty() ? config.bos_id : beginning_.front());
   if (!eos_ids_.empty()) eos_text_ = TokenText(eos_ids_.front());
 }
 
@@ -134,10 +134,9 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bo
   if (!ranges.ok()) return ranges;
   auto ids = codec_->Encode(text, control);
   if (!ids.ok() || !add_bos) return ids;
-  const std::vector<int32_t>& beginning = codec_->beginning();
-  const bool has_beginning = !control.empty() && ids->size() >= beginning.size() &&
-                             std::equal(beginning.begin(), beginning.end(), ids->begin());
-  if (!has_beginning) ids->insert(ids->begin(), beginning.begin(), beginning.end());
+  const bool has_beginning = !control.empty() && ids->size() >= beginning_.size() &&
+                             std::equal(beginning_.begin(), beginning_.end(), ids->begin());
+  if (!has_beginning) ids->insert(ids->begin(), beginning_.begin(), beginning_.end());
   ids->insert(ids->end(), codec_->ending().begin(), codec_->ending().end());
   return ids;
 }

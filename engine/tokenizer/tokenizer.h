@@ -31,7 +31,7 @@ class Tokenizer {
   // config's vocab_size: the number of pieces must be it, a tokenizer.json may have fewer tokens.
   // End of text is the config's; where it names none, the file's. What begins a text: of
   // tokenizer.json what its post-processor says; of tokenizer.model the config's bos_token_id, else
-  // the file's.
+  // the file's; without a file the config's.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const TokenizerFiles& files,
                                                          const ModelConfig& config);
 
@@ -42,7 +42,8 @@ class Tokenizer {
   size_t max_token_bytes() const { return codec_ ? codec_->max_token_bytes() : 0; }
 
   int32_t vocab_size() const { return vocab_size_; }
-  int32_t bos_id() const { return bos_id_; }  // -1: no token begins a text
+  // What Encode puts before a text: the one source of it for prompts, samples and windows alike.
+  const std::vector<int32_t>& beginning() const { return beginning_; }
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
 
   // Ids of the control tokens, ascending: the special tokens of the file; of a tokenizer that knows
@@ -93,7 +94,7 @@ class Tokenizer {
 
   std::unique_ptr<const TextCodec> codec_;
   int32_t vocab_size_;
-  int32_t bos_id_ = -1;
+  std::vector<int32_t> beginning_;
   std::vector<int32_t> eos_ids_;
   std::vector<int32_t> special_ids_;
   std::string bos_text_;

@@ -41,7 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(question.ok());
   Require(question->answer == text->answer);
   Require(question->choices.size() == text->choices.size());
-  Require(!question->prompt.empty() && question->prompt.front() == TheTokenizer().bos_id());
+  Require(!question->prompt.empty() &&
+          question->prompt.front() == TheTokenizer().beginning().front());
   for (size_t i = 0; i < text->choices.size(); ++i) {
     std::vector<int32_t> tokens = question->prompt;
     tokens.insert(tokens.end(), question->choices[i].begin(), question->choices[i].end());

@@ -63,7 +63,8 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerFolder(const std::string& folder,
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(files, config);
   if (!tokenizer.ok()) return tokenizer.status();
   loaded.tokenizer = *std::move(tokenizer);
-  config.bos_id = loaded.tokenizer->bos_id();
+  const std::vector<int32_t>& beginning = loaded.tokenizer->beginning();
+  config.bos_id = beginning.empty() ? -1 : beginning.front();
   config.eos_ids = loaded.tokenizer->eos_ids();
   return loaded;
 }

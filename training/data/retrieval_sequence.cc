@@ -54,7 +54,7 @@ struct RetrievalSequences::Parts {
 absl::StatusOr<RetrievalSequences::Parts> RetrievalSequences::Tokenize(
     const RetrievalTask& task) const {
   Parts parts;
-  parts.tokens = (tokenizer_.bos_id() >= 0 ? 1 : 0) + (tokenizer_.eos_ids().empty() ? 0 : 1);
+  parts.tokens = tokenizer_.beginning().size() + (tokenizer_.eos_ids().empty() ? 0 : 1);
   for (const std::string& sentence : task.sentences) {
     auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
     if (!tokens.ok()) return tokens.status();
@@ -113,7 +113,7 @@ absl::Status RetrievalSequences::Make(uint64_t number, std::span<int32_t> tokens
   }
   std::ranges::sort(places);
   SequenceWriter writer(tokens, answers);
-  if (tokenizer_.bos_id() >= 0) writer.Add(tokenizer_.bos_id());
+  for (const int32_t id : tokenizer_.beginning()) writer.Add(id);
   size_t done = 0;
   for (size_t i = 0; i < places.size(); ++i) {
     writer.Add(std::span(text).subspan(done, places[i] - done));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -81,7 +82,7 @@ absl::Status TokenCache::Read(uint64_t at, std::span<int32_t> out) const {
 absl::StatusOr<std::string> TokenizerDigest(const std::string& tokenizer_fingerprint,
                                             const Tokenizer& tokenizer) {
   std::string parts = absl::StrCat(tokenizer_fingerprint, " vocabulary ", tokenizer.vocab_size(),
-                                   " begin ", tokenizer.bos_id(), " end");
+                                   " begin ", absl::StrJoin(tokenizer.beginning(), " "), " end");
   for (const int32_t id : tokenizer.eos_ids()) absl::StrAppend(&parts, " ", id);
   return Sha256Hex(parts);
 }

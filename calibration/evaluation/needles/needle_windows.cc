@@ -66,7 +66,7 @@ class WindowMaker {
       done = std::max(done, SentenceEnd(tokenizer_, filler, wanted));
       placed.push_back({done, &needle});
     }
-    return MakeNeedleWindow(filler, placed, asked, tokenizer_.bos_id());
+    return MakeNeedleWindow(filler, placed, asked, tokenizer_.beginning());
   }
 
  private:
@@ -84,7 +84,7 @@ class WindowMaker {
   absl::StatusOr<size_t> RoomBeside(const std::vector<Needle>& needles, const Needle& asked) const {
     size_t taken = asked.question.size() + asked.answer.size();
     for (const Needle& needle : needles) taken += needle.statement.size();
-    if (tokenizer_.bos_id() >= 0) ++taken;
+    taken += tokenizer_.beginning().size();
     const auto context = static_cast<size_t>(options_.context);
     if (taken < context) return context - taken;
     return InvalidField("context", absl::StrCat("the needles and the question take ", taken));

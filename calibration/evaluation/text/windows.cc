@@ -52,8 +52,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
                                                                       int32_t context,
                                                                       int32_t max_windows,
                                                                       size_t max_tokens) {
-  const SplitOptions options = {
-      .sequence_tokens = context + 1, .min_tokens = context + 1, .bos_id = tokenizer.bos_id()};
+  const SplitOptions options = {.sequence_tokens = context + 1,
+                                .min_tokens = context + 1,
+                                .beginning = tokenizer.beginning()};
   std::vector<std::vector<int32_t>> windows;
   while (true) {
     const absl::StatusOr<std::optional<std::string>> document = source.Next();

@@ -97,6 +97,7 @@ PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
   info_.model_fingerprint = std::string(64, '0');
   info_.tokenizer_fingerprint = std::string(64, '1');
   info_.config = PuppetModel();
+  info_.beginning = {info_.config.bos_id};
   info_.backend = "strings";
   info_.kv_dtype = DType::kFloat16;
   info_.index_dtype = DType::kFloat16;
@@ -199,7 +200,7 @@ absl::StatusOr<uint64_t> PuppetEngine::SubmitPass(Pass pass, std::shared_ptr<Pas
 absl::StatusOr<std::vector<int32_t>> PuppetEngine::Tokenize(std::string_view text) const {
   if (absl::Status valid = ValidateText(text, limits_); !valid.ok()) return valid;
   tokenized_bytes_ += static_cast<int64_t>(text.size());
-  std::vector<int32_t> ids = {info_.config.bos_id};
+  std::vector<int32_t> ids = info_.beginning;
   for (const char byte : text) ids.push_back(3 + static_cast<uint8_t>(byte));
   return ids;
 }

@@ -67,9 +67,10 @@ absl::StatusOr<CalibrationResult> RunJob(Engine& engine, const CalibrationJob& j
 }
 
 SampleSplit SplitOf(const CalibrationJob& job) {
-  return *SplitSamples(
-      job.samples,
-      {.sequence_tokens = kTokens, .min_tokens = kTokens, .bos_id = 1, .held_out = job.held_out});
+  return *SplitSamples(job.samples, {.sequence_tokens = kTokens,
+                                     .min_tokens = kTokens,
+                                     .beginning = {1},
+                                     .held_out = job.held_out});
 }
 
 CollectedCells CollectByHand(Engine& engine, const std::vector<std::vector<int32_t>>& sequences,
@@ -272,11 +273,31 @@ TEST(Calibrate, KeepsTheHeldOutPerplexityWithinItsBound) {
   EXPECT_LT(sparsest->content.reached.union_density, 0.4);
 }
 
+TEST(PrepareJob, SequencesAndNeedlesBeginAsPromptsDo) {
+  const CalibrationJob job = MatchJob();
+  EngineInfo info = OnGated().info();
+  ASSERT_EQ(info.config.bos_id, 1) << "what config.json says does not count";
+  for (const std::vector<int32_t>& beginning :
+       {std::vector<int32_t>{}, std::vector<int32_t>{7001, 7002}}) {
+    info.beginning = beginning;
+    const auto prepared = PrepareJob(info, OnGated().limits(), job);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    ASSERT_FALSE(prepared->split.calibration.empty());
+    for (const auto& sequence : prepared->split.calibration) {
+      ASSERT_GE(sequence.size(), beginning.size());
+      EXPECT_TRUE(std::equal(beginning.begin(), beginning.end(), sequence.begin()));
+      if (beginning.empty()) {
+        EXPECT_NE(std::find(job.samples.begin(), job.samples.end(), sequence), job.samples.end());
+      }
+    }
+  }
+}
+
 TEST(Calibrate, WhatIsHeldOutChoosesNothing) {
   const CalibrationJob job = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 20.0);
   const SampleSplit split = *SplitSamples(
       job.samples,
-      {.sequence_tokens = kTokens, .min_tokens = kTokens, .bos_id = 1, .choice = true});
+      {.sequence_tokens = kTokens, .min_tokens = kTokens, .beginning = {1}, .choice = true});
   const auto result = RunJob(OnGated(), job);
   ASSERT_TRUE(result.ok()) << result.status();
   const ProfileEvidence& evidence = result->content.evidence;

@@ -74,7 +74,7 @@ class Trials {
     Draws draws(seed_, DrawPurpose::kRetrievalTrial,
                 static_cast<uint64_t>(number) * kRetrievalKinds + static_cast<uint64_t>(kind));
     const RetrievalTask task = MakeRetrievalTask(kind, kMostKeys, draws);
-    size_t taken = tokenizer_.bos_id() >= 0 ? 1 : 0;
+    size_t taken = tokenizer_.beginning().size();
     std::vector<Needle> needles;
     for (const std::string& sentence : task.sentences) {
       auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
@@ -105,7 +105,7 @@ class Trials {
                             {.statement = {},
                              .question = {question->tokens.begin(), answer},
                              .answer = {answer, question->tokens.end()}},
-                            tokenizer_.bos_id());
+                            tokenizer_.beginning());
   }
 
  private:

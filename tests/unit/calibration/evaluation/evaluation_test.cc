@@ -160,7 +160,7 @@ TEST_F(WindowsTest, DocumentsFollowEachOtherBetweenBeginAndEndOfText) {
   const auto windows = Cut("{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 3, 0);
   ASSERT_TRUE(windows.ok()) << windows.status();
   std::vector<int32_t> all = *tokenizer_->Encode("one", true);
-  EXPECT_EQ(all.front(), tokenizer_->bos_id());
+  EXPECT_EQ(all.front(), tokenizer_->beginning().front());
   all.push_back(tokenizer_->eos_ids().front());
   const std::vector<int32_t> second = *tokenizer_->Encode("two", true);
   all.insert(all.end(), second.begin(), second.end());
@@ -198,8 +198,8 @@ TEST_F(WindowsTest, OfOneDocumentEachTheyBeginAsAPromptDoes) {
   ASSERT_GE(all->size(), 3u);
   for (const auto& window : *all) {
     EXPECT_EQ(window.size(), 4u);
-    EXPECT_EQ(window.front(), tokenizer_->bos_id());
-    EXPECT_EQ(std::count(window.begin(), window.end(), tokenizer_->bos_id()), 1);
+    EXPECT_EQ(window.front(), tokenizer_->beginning().front());
+    EXPECT_EQ(std::count(window.begin(), window.end(), tokenizer_->beginning().front()), 1);
   }
   const std::vector<int32_t> first = *tokenizer_->Encode("one two three four five six", true);
   EXPECT_TRUE(std::equal(all->front().begin(), all->front().end(), first.begin()));

@@ -56,7 +56,7 @@ TEST_F(NeedlesTest, AWindowHidesNumbersAndAsksForOne) {
     ASSERT_THAT(*windows, SizeIs(4));
     for (const NeedleWindow& window : *windows) {
       ASSERT_THAT(window.tokens, SizeIs(700));
-      EXPECT_EQ(window.tokens[0], tokenizer_->bos_id());
+      EXPECT_EQ(window.tokens[0], tokenizer_->beginning().front());
       const std::string before = Text(window, 0, window.question);
       const std::string question = Text(window, window.question, window.answer);
       std::string answer = Text(window, window.answer, 700);

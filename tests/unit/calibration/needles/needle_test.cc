@@ -65,7 +65,7 @@ TEST(NeedleWindow, HasNeedlesAtTheirPlacesAndTheQuestionLast) {
   const std::vector<int32_t> text = {1, 2, 3, 4};
   const std::vector<PlacedNeedle> places = {{.place = 1, .needle = &first},
                                             {.place = 3, .needle = &second}};
-  const NeedleWindow window = MakeNeedleWindow(text, places, second, /*bos_id=*/0);
+  const NeedleWindow window = MakeNeedleWindow(text, places, second, std::vector<int32_t>{0});
   EXPECT_THAT(window.tokens, ElementsAre(0, 1, 11, 12, 2, 3, 21, 4, 22, 23, 24));
   EXPECT_EQ(window.question, 8);
   EXPECT_EQ(window.answer, 10);
@@ -74,7 +74,7 @@ TEST(NeedleWindow, HasNeedlesAtTheirPlacesAndTheQuestionLast) {
 
   const std::vector<PlacedNeedle> ends = {{.place = 0, .needle = &first},
                                           {.place = 4, .needle = &second}};
-  EXPECT_THAT(MakeNeedleWindow(text, ends, first, /*bos_id=*/-1).tokens,
+  EXPECT_THAT(MakeNeedleWindow(text, ends, first, {}).tokens,
               ElementsAre(11, 12, 1, 2, 3, 4, 21, 13, 14, 15));
 }
 

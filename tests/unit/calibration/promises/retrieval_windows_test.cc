@@ -38,7 +38,7 @@ Sequences Text(int32_t ids, size_t tokens) {
 
 std::vector<NeedleWindow> Make(const Sequences& text, int32_t tokens) {
   return MakeRetrievalWindows(text, {},
-                              {.window_tokens = tokens, .bos_id = 1, .reserved_ids = {2, 17}});
+                              {.window_tokens = tokens, .beginning = {1}, .reserved_ids = {2, 17}});
 }
 
 // Where `part` stands in `whole`.
@@ -133,7 +133,7 @@ std::string TextOf(const NeedleWindow& window) {
 }
 
 TEST(RetrievalWindows, AskAReaderInSentences) {
-  RetrievalOptions options = {.window_tokens = 2048, .bos_id = 1, .tokenize = Bytes};
+  RetrievalOptions options = {.window_tokens = 2048, .beginning = {1}, .tokenize = Bytes};
   const Sequences text = Text(30, 5000);  // too few ids for anything else
   const auto windows = MakeRetrievalWindows(text, {}, options);
   ASSERT_THAT(windows, SizeIs(2 * kRetrievalDepths));

@@ -56,14 +56,27 @@ TEST(CutSamples, BeginsEverySequenceAsAPrompt) {
   std::vector<int32_t> with_bos = Sample(100, 9);
   with_bos.insert(with_bos.begin(), kBos);
   const auto cut = CutSamples(std::vector{with_bos, Sample(200, 5)},
-                              {.sequence_tokens = 5, .min_tokens = 2, .bos_id = kBos});
+                              {.sequence_tokens = 5, .min_tokens = 2, .beginning = {kBos}});
   EXPECT_THAT(cut, ElementsAre(ElementsAre(1, 100, 101, 102, 103),
                                ElementsAre(1, 104, 105, 106, 107), ElementsAre(1, 108),
                                ElementsAre(1, 200, 201, 202, 203), ElementsAre(1, 204)));
 }
 
+TEST(CutSamples, BeginsWithAllThatBeginsAPrompt) {
+  const std::vector<int32_t> beginning = {kBos, kBos + 1};
+  std::vector<int32_t> half_begun = Sample(100, 4);
+  half_begun.insert(half_begun.begin(), kBos);
+  EXPECT_THAT(CutSamples(std::vector<std::vector<int32_t>>(1, half_begun),
+                         {.sequence_tokens = 5, .beginning = beginning}),
+              ElementsAre(ElementsAre(1, 2, 1, 100, 101), ElementsAre(1, 2, 102, 103)));
+  EXPECT_THAT(CutSamples(std::vector<std::vector<int32_t>>(1, half_begun),
+                         {.sequence_tokens = 2, .beginning = beginning}),
+              SizeIs(0))
+      << "no room for more";
+}
+
 TEST(CutSamples, LeavesOutWhatIsTooShort) {
-  const SplitOptions options = {.sequence_tokens = 8, .min_tokens = 4, .bos_id = -1};
+  const SplitOptions options = {.sequence_tokens = 8, .min_tokens = 4};
   EXPECT_THAT(CutSamples(std::vector{Sample(10, 11), Sample(30, 12), Sample(50, 3)}, options),
               ElementsAre(SizeIs(8), SizeIs(8), SizeIs(4)));
   EXPECT_THAT(CutSamples(std::vector<std::vector<int32_t>>(1), options), SizeIs(0));

@@ -309,7 +309,8 @@ TEST_F(PassLifecycle, TokenizeGivesAPromptsTokens) {
   const std::string text = "Once upon a time there was a little threshold.";
   const auto ids = engine->Tokenize(text);
   ASSERT_TRUE(ids.ok()) << ids.status();
-  EXPECT_EQ(ids->front(), engine->info().config.bos_id);
+  ASSERT_EQ(engine->info().beginning.size(), 1u);
+  EXPECT_EQ(ids->front(), engine->info().beginning.front());
   Request request = Greedy({}, 8);
   request.prompt = text;
   const auto of_text = Ask(*engine, request);

@@ -272,7 +272,7 @@ TEST(Tokenizer, BeginOfTextIsPutFirstWhenAskedFor) {
   const auto ids = Embedded().Encode("a", true);
   ASSERT_TRUE(ids.ok());
   EXPECT_EQ(ids->front(), 1);
-  EXPECT_EQ(Embedded().bos_id(), 1);
+  EXPECT_THAT(Embedded().beginning(), ElementsAre(1));
   EXPECT_THAT(Embedded().eos_ids(), ElementsAre(2));
   EXPECT_THAT(*Embedded().Encode("", true), ElementsAre(1));
   EXPECT_THAT(*Embedded().Encode("", false), ElementsAre());
@@ -284,7 +284,7 @@ TEST(Tokenizer, TheConfigsSpecialIdsComeBeforeTheFiles) {
   config.eos_ids = {6, 7};
   const auto tokenizer = Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config);
   ASSERT_TRUE(tokenizer.ok());
-  EXPECT_EQ((*tokenizer)->bos_id(), 5);
+  EXPECT_THAT((*tokenizer)->beginning(), ElementsAre(5));
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
 }
 
@@ -297,7 +297,7 @@ TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   EXPECT_FALSE((*tokenizer)->knows_text());
   EXPECT_TRUE(Embedded().knows_text());
   EXPECT_EQ((*tokenizer)->vocab_size(), 50);
-  EXPECT_EQ((*tokenizer)->bos_id(), 5);
+  EXPECT_THAT((*tokenizer)->beginning(), ElementsAre(5));
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
   EXPECT_EQ((*tokenizer)->Encode("a", true).status().code(), kFailedPrecondition);
   EXPECT_EQ((*tokenizer)->Encode("a", true, true).status().code(), kFailedPrecondition);
@@ -309,7 +309,7 @@ TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   config.bos_id = 50;
   EXPECT_EQ(Tokenizer::Load({}, config).status().code(), kFailedPrecondition);
   config.bos_id = -1;
-  EXPECT_EQ((*Tokenizer::Load({}, config))->bos_id(), -1);
+  EXPECT_TRUE((*Tokenizer::Load({}, config))->beginning().empty());
 }
 
 TEST(Tokenizer, TextThatIsNotUtf8IsRefusedWithTheOffset) {

@@ -47,7 +47,7 @@ TEST_F(TokenCacheTest, DocumentsStandBetweenBeginAndEnd) {
   EXPECT_EQ(Tokens(*cache), expected);
   EXPECT_EQ(cache->header().documents, 2u);
   EXPECT_EQ(cache->header().token_bytes, 2u);
-  EXPECT_EQ(expected.front(), tokenizer_->bos_id());
+  EXPECT_EQ(expected.front(), tokenizer_->beginning().front());
 }
 
 TEST_F(TokenCacheTest, ATextIsTokenizedOnce) {

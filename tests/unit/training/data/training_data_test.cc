@@ -94,7 +94,7 @@ TEST_F(TrainingDataTest, RetrievalTasksHaveTheirShareAndTheirAnswers) {
     if (std::accumulate(answers.begin(), answers.end(), 0) == 0) continue;
     ++tasks;
     const std::vector<int32_t> tokens = Row(*read, row);
-    EXPECT_EQ(tokens.front(), tokenizer_->bos_id());
+    EXPECT_EQ(tokens.front(), tokenizer_->beginning().front());
     EXPECT_EQ(tokens.back(), tokenizer_->eos_ids().front());
     // Every stretch of answers ends with a number that stands in the text before.
     for (size_t i = 0; i < 600;) {

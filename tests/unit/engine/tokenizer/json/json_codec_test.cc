@@ -124,7 +124,7 @@ TEST(JsonCodec, TheTemplateOfOneTextSaysWhatBeginsAndEndsIt) {
                                  {"pair", json::array()},
                                  {"special_tokens", tokens}};
   const auto tokenizer = Load(file);
-  EXPECT_EQ(tokenizer->bos_id(), 10);
+  EXPECT_THAT(tokenizer->beginning(), ElementsAre(10));
   EXPECT_EQ(tokenizer->bos_text(), "<s>");
   EXPECT_THAT(*tokenizer->Encode("ab", true), ElementsAre(10, 3, 11));
   EXPECT_THAT(*tokenizer->Encode("ab", false), ElementsAre(3));
@@ -143,7 +143,7 @@ TEST(JsonCodec, NoTemplateNoBeginning) {
   config.eos_ids = {2};
   const auto tokenizer = Tokenizer::Load({.tokenizer_json = Plain().Dump()}, config);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ((*tokenizer)->bos_id(), -1) << "config.json's is not added by itself";
+  EXPECT_THAT((*tokenizer)->beginning(), IsEmpty()) << "config.json's is not added by itself";
   EXPECT_THAT(*(*tokenizer)->Encode("ab", true), ElementsAre(3));
   EXPECT_EQ((*tokenizer)->bos_text(), "ab") << "but chat templates may name it";
   EXPECT_EQ((*tokenizer)->eos_text(), " ");
