@@ -103,16 +103,18 @@ class Engine {
   // DEADLINE_EXCEEDED, UNAVAILABLE (DRAINING, DEVICE_ERROR).
   virtual absl::StatusOr<int64_t> Check(const Request& request) const = 0;
 
-  // Validates, makes tokens of the prompt, and checks its length. Errors: see request_validation.h;
-  // of a chat ChatPrompts::Render (intake/chat_prompts.h); RESOURCE_EXHAUSTED (TENANT_KV),
-  // DEADLINE_EXCEEDED.
+  // Validates, makes tokens of the prompt, and checks them: there is at least one, all are in the
+  // vocabulary, and the context has room. Errors: see request_validation.h; INVALID_ARGUMENT for a
+  // prompt that becomes no token and for what no token stands for, with its offset; of a chat
+  // ChatPrompts::Render (intake/chat_prompts.h); RESOURCE_EXHAUSTED (TENANT_KV), DEADLINE_EXCEEDED.
   virtual absl::StatusOr<PreparedRequest> Prepare(Request request) const = 0;
 
   // Queues. On success the sink receives events, the last of them Finished or Failed; on error it
-  // receives none. Errors: RESOURCE_EXHAUSTED (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL),
-  // UNAVAILABLE (DRAINING, DEVICE_ERROR). A deadline that leaves no time for what will be served
-  // before it, for a slot where all are taken, and for the part of the prompt that is not cached
-  // fails through the sink, before Started (DEADLINE_TOO_SHORT).
+  // receives none. Errors: INVALID_ARGUMENT for a prompt without tokens; RESOURCE_EXHAUSTED
+  // (QUEUE_FULL, TOKEN_BUDGET, KV_POOL_TOO_SMALL), UNAVAILABLE (DRAINING, DEVICE_ERROR). A deadline
+  // that leaves no time for what will be served before it, for a slot where all are taken, and for
+  // the part of the prompt that is not cached fails through the sink, before Started
+  // (DEADLINE_TOO_SHORT).
   //
   // A request that has not started when its device is lost goes on on another one, with its sink
   // and its handle; where there is none, or none has room, it ends with UNAVAILABLE (DEVICE_ERROR).
@@ -129,7 +131,8 @@ class Engine {
   static constexpr int32_t kMaxPasses = 1024;
 
   // The ids of `text`, UTF-8, with the beginning-of-text token in front, as a prompt would have
-  // them. Any thread. INVALID_ARGUMENT for what is not UTF-8 or past limits().max_prompt_bytes;
+  // them. Any thread. INVALID_ARGUMENT for what is not UTF-8 or past limits().max_prompt_bytes, and
+  // for what no token stands for, with its offset;
   // FAILED_PRECONDITION for a model that knows ids only.
   virtual absl::StatusOr<std::vector<int32_t>> Tokenize(std::string_view text) const = 0;
 

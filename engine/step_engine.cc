@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& 
   if (live_mass == nullptr) live_mass = std::make_shared<LiveMass>();
   std::unique_ptr<StepEngine> engine(
       new StepEngine(options, std::move(backend), observer, std::move(live_mass)));
-  RETURN_IF_ERROR(engine->Load(checkpoint));
+  const absl::Status loaded = engine->Load(checkpoint);
+  if (!loaded.ok()) return checkpoint.Naming(loaded);
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
@@ -245,6 +246,8 @@ absl::StatusOr<PreparedRequest> StepEngine::Prepare(Request request) const {
 absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
                                             std::shared_ptr<EventSink> sink) {
   if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
+  // It would have nothing to compute, and no step would end it.
+  if (prepared.prompt.empty()) return InvalidField("prompt", "must have a token");
   const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
   RETURN_IF_ERROR(CheckPool(context, "prompt and max_tokens together"));
   auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);
@@ -303,7 +306,9 @@ absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassS
 absl::StatusOr<std::vector<int32_t>> StepEngine::Tokenize(std::string_view text) const {
   if (!tokenizer_->knows_text()) return NoTextError();
   RETURN_IF_ERROR(ValidateText(text, options_.limits));
-  return tokenizer_->Encode(text, /*add_bos=*/true);
+  auto tokens = tokenizer_->Encode(text, /*add_bos=*/true);
+  if (!tokens.ok()) return InField("text", tokens.status());
+  return tokens;
 }
 
 absl::StatusOr<Detokenized> StepEngine::Detokenize(std::span<const int32_t> ids,

@@ -231,7 +231,7 @@ absl::Status CalibrateCommand::ReadSamples(const Engine& engine, CalibrationJob&
       if (!document->has_value()) break;
       if ((*document)->empty()) continue;
       absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(**document);
-      if (!ids.ok()) return ids.status();
+      if (!ids.ok()) return (*source)->InDocument(ids.status());
       tokens += ids->size();
       RETURN_IF_ERROR(CheckTextTokens(tokens));
       documents.push_back(*std::move(ids));

@@ -34,7 +34,7 @@ struct TokenizeCommand {
     app.add_option("--tokenizer", tokenizer, "File: a tokenizer.json, or a SentencePiece *.model")
         ->required();
     app.add_option("--chat_template", chat_template,
-                   "File: tokens that it spells are control tokens");
+                   "File: tokens that it writes are control tokens");
     app.add_option("--text", text, "File: .txt or .jsonl, also .xz")->required();
     app.add_flag("--add_bos", add_bos, "With what begins and ends a text");
     app.add_flag("--parse_special", parse_special,
@@ -93,7 +93,7 @@ absl::Status TokenizeCommand::Run() const {
     if (!document.ok()) return document.status();
     if (!*document) return absl::OkStatus();
     const auto ids = (*loaded)->Encode(**document, add_bos, parse_special);
-    if (!ids.ok()) return ids.status();
+    if (!ids.ok()) return (*source)->InDocument(ids.status());
     const std::string line =
         decode ? nlohmann::json(ReadBack(**loaded, *ids)).dump(-1, ' ', /*ensure_ascii=*/true)
                : absl::StrCat("[", absl::StrJoin(*ids, ","), "]");

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+#include <vector>
 
 namespace eta {
 
@@ -11,5 +13,18 @@ struct ByteRange {
 
   bool operator==(const ByteRange&) const = default;
 };
+
+// Sorted, disjoint ranges, with those that touch as one.
+inline std::vector<ByteRange> JoinTouching(std::span<const ByteRange> ranges) {
+  std::vector<ByteRange> joined;
+  for (const ByteRange& range : ranges) {
+    if (!joined.empty() && joined.back().end == range.begin) {
+      joined.back().end = range.end;
+    } else {
+      joined.push_back(range);
+    }
+  }
+  return joined;
+}
 
 }  // namespace eta

@@ -21,6 +21,7 @@ constexpr char kField[] = "field";
 constexpr char kRetryAfter[] = "retry_after_ms";
 constexpr char kMetadata[] = "metadata.";
 constexpr char kUnlogged[] = "unlogged";
+constexpr char kInvalidField[] = "INVALID_FIELD";
 
 void AddLine(std::string& payload, std::string_view key, const std::string& value) {
   payload.append(key).append("=").append(absl::CEscape(value)).append("\n");
@@ -44,7 +45,17 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 
 absl::Status InvalidField(const std::string& field, const std::string& sentence) {
   return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
-                   {.reason = "INVALID_FIELD", .field = field});
+                   {.reason = kInvalidField, .field = field});
+}
+
+absl::Status InField(const std::string& field, const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return status;
+  const ErrorDetail detail = GetErrorDetail(status);
+  if (!detail.reason.empty() && detail.reason != kInvalidField) return status;
+  std::string sentence(status.message());
+  const std::string named = detail.field + ": ";
+  if (!detail.field.empty() && sentence.starts_with(named)) sentence.erase(0, named.size());
+  return InvalidField(field, sentence);
 }
 
 absl::Status DeadlinePassed(bool started) {

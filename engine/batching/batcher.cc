@@ -16,6 +16,11 @@ absl::Status BlocksMiscounted() {
                    {.reason = "INTERNAL_ERROR"});
 }
 
+absl::Status NothingToCompute() {
+  return MakeError(absl::StatusCode::kInternal, "the request has no token left to compute",
+                   {.reason = "INTERNAL_ERROR"});
+}
+
 }  // namespace
 
 Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const BatcherOptions& options,
@@ -126,6 +131,13 @@ void Batcher::Expire(Clock::time_point now) {
   };
   std::erase_if(running_, expired);
   queue_.RemoveIf(expired);
+  // No plan would give it rows, and no step would end it.
+  std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
+    if (sequence->num_computed < sequence->num_tokens()) return false;
+    Settle();
+    End(*sequence, NothingToCompute());
+    return true;
+  });
   for (const auto& sequence : running_) {
     if (sequence->congested_since && !sequence->paused_since) sequence->paused_since = now;
   }
@@ -217,12 +229,13 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   std::erase(running_, nullptr);
   tenants_.Commit(plan);
   for (std::unique_ptr<Sequence>& sequence : admitted) {
-    if (Admit(*sequence, now)) {
+    const absl::Status in = Admit(*sequence, now);
+    if (in.ok()) {
       sequences.push_back(sequence.get());
       running_.push_back(std::move(sequence));
     } else {
       sequences.push_back(nullptr);
-      End(*sequence, BlocksMiscounted());
+      End(*sequence, in);
     }
   }
 
@@ -243,7 +256,7 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   }
 }
 
-bool Batcher::Admit(Sequence& sequence, Clock::time_point now) {
+absl::Status Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const int32_t block_size = geometry_.block_size;
   if (options_.prefix_cache) {
     for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
@@ -254,12 +267,13 @@ bool Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   }
   const auto shared = static_cast<int32_t>(sequence.blocks.size());
   const int32_t lacking = BlocksFor(sequence.num_tokens(), block_size) - shared;
-  if (!pool_.Allocate(lacking, sequence.blocks)) return false;
+  if (!pool_.Allocate(lacking, sequence.blocks)) return BlocksMiscounted();
   sequence.num_computed = shared * block_size;
-  if (sequence.started()) return true;
+  if (sequence.num_computed >= sequence.num_tokens()) return NothingToCompute();
+  if (sequence.started()) return absl::OkStatus();
   left_.push_back(sequence.handle());
   sequence.Start(now, sequence.num_computed);
-  return true;
+  return absl::OkStatus();
 }
 
 // While the current step runs: prepares the step that follows if nobody joins, leaves or pauses.

@@ -3,7 +3,7 @@
 // the batcher admits, preempts, pauses and ends sequences, and gives them their blocks.
 //
 // A plan that counts on blocks which the pool does not have costs the sequence that lacks them: it
-// ends with INTERNAL, and what it held helps the others.
+// ends with INTERNAL, and what it held helps the others. So does one that has nothing to compute.
 //
 // Not thread-safe: the step thread's. Invariants. A sequence that runs holds blocks for the tokens
 // that it has computed; one that waits holds none. A sequence that is here has been told of no end.
@@ -79,8 +79,9 @@ class Batcher {
   void Resume();
   // Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
   void LayOut(const StepPlan& plan, Clock::time_point now);
-  // False: it has not the blocks that it was planned to have, and must end.
-  [[nodiscard]] bool Admit(Sequence& sequence, Clock::time_point now);
+  // An error: it has not the blocks that it was planned to have, or nothing to compute, and must
+  // end.
+  absl::Status Admit(Sequence& sequence, Clock::time_point now);
   void PrepareNext();
   void Commit(Clock::time_point begin);
   void GiveWay();

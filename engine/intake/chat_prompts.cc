@@ -79,9 +79,7 @@ absl::StatusOr<RenderedChat> ChatPrompts::Render(const Chat& chat) const {
 absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& rendered) const {
   // The template writes the beginning-of-text token where the model wants one.
   auto tokens = tokenizer_.Encode(rendered.text, /*add_bos=*/false, rendered.control);
-  if (HasReason(tokens.status())) return tokens.status();
-  if (!tokens.ok()) return InvalidField(kField, Reason(tokens.status()));
-  if (tokens->empty()) return InvalidField(kField, "the chat template makes an empty prompt of it");
+  if (!tokens.ok()) return InField(kField, tokens.status());
   return tokens;
 }
 

@@ -87,7 +87,31 @@ absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& reques
   if (const int64_t bytes = TextBytes(*rendered); bytes > 0) {
     RETURN_IF_ERROR(CheckLeastContext(request, LeastTokens(static_cast<size_t>(bytes), info_)));
   }
-  return chats_.Encode(*rendered);
+  auto tokens = chats_.Encode(*rendered);
+  if (absl::IsInvalidArgument(tokens.status())) return InMessages(chat, tokens.status());
+  return tokens;
+}
+
+// Names the message that cannot be encoded, and the place in it, if one is to blame.
+absl::Status RequestIntake::InMessages(const Chat& chat, const absl::Status& status) const {
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const auto alone = tokenizer_.Encode(chat.messages[i].content, /*add_bos=*/false);
+    if (!alone.ok()) return InField(absl::StrCat("chat.messages[", i, "].text"), alone.status());
+  }
+  return status;
+}
+
+// The one check of what the engine gets, whatever it was made of.
+absl::Status RequestIntake::CheckTokens(const std::vector<int32_t>& tokens,
+                                        const std::string& field) const {
+  if (tokens.empty()) return InvalidField(field, "the model's tokenizer makes no token of it");
+  const auto outside = std::find_if(tokens.begin(), tokens.end(), [this](int32_t id) {
+    return id < 0 || id >= info_.config.vocab_size;
+  });
+  if (outside == tokens.end()) return absl::OkStatus();
+  return InvalidField(field,
+                      absl::StrCat("token ", *outside, " at ", outside - tokens.begin(),
+                                   " is outside of the vocabulary of ", info_.config.vocab_size));
 }
 
 absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
@@ -96,9 +120,10 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   RETURN_IF_ERROR(Validate(request, prepared.arrival));
   const int64_t least_tokens = LeastPromptTokens(request);
   RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
+  const char* const field = PromptField(request);
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     auto encoded = tokenizer_.Encode(*text, request.add_beginning, request.parse_special);
-    if (!encoded.ok()) return encoded.status();
+    if (!encoded.ok()) return InField(field, encoded.status());
     prepared.prompt = *std::move(encoded);
   } else if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
     auto encoded = Encode(request, *chat);
@@ -107,7 +132,7 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   } else {
     prepared.prompt = std::move(std::get<1>(request.prompt));
   }
-  const char* const field = PromptField(request);
+  RETURN_IF_ERROR(CheckTokens(prepared.prompt, field));
   request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
   const int64_t tokens = prepared.prompt_tokens();
   RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,7 +35,8 @@ class RequestIntake {
   // CONTEXT_TOO_LONG for a prompt that so many tokens make too long.
   absl::Status CheckLeastContext(const Request& request, int64_t least_tokens) const;
 
-  // Validates, makes tokens of the prompt and checks its length. Errors of Engine::Prepare.
+  // Validates, makes tokens of the prompt and checks them and their number. Errors of
+  // Engine::Prepare.
   absl::StatusOr<PreparedRequest> Prepare(Request request) const;
 
   // Errors of Engine::Detokenize.
@@ -42,6 +44,8 @@ class RequestIntake {
 
  private:
   absl::StatusOr<std::vector<int32_t>> Encode(const Request& request, const Chat& chat) const;
+  absl::Status InMessages(const Chat& chat, const absl::Status& status) const;
+  absl::Status CheckTokens(const std::vector<int32_t>& tokens, const std::string& field) const;
 
   const EngineInfo& info_;
   const Limits& limits_;

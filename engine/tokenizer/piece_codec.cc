@@ -32,50 +32,81 @@ bool DropsLeadingSpace(const Piece& piece, const PieceTable& table) {
 
 }  // namespace
 
-PieceCodec::PieceCodec(PieceTable pieces, int32_t bos_id) : model_(std::move(pieces)) {
+PieceCodec::PieceCodec(PieceTable pieces, int32_t bos_id, const ControlSource& source,
+                       int32_t vocab_size)
+    : model_(std::move(pieces)) {
   const PieceTable& table = model_.table();
+  const std::set<int32_t> ends(source.ids.begin(), source.ids.end());
   std::vector<PieceMatcher::Entry> special;
+  std::vector<PieceMatcher::Entry> user_defined;
   for (const Piece& piece : table.pieces) {
+    const auto id = static_cast<int32_t>(tokens_.spelled.size());
+    const std::string bytes = BytesOf(piece, table);
     if (piece.type == PieceType::kControl) {
-      const auto id = static_cast<int32_t>(tokens_.spelled.size());
       special.emplace_back(piece.text, id);
       tokens_.special.push_back(id);
+    } else if (piece.type == PieceType::kUserDefined && !IsBlankText(bytes)) {
+      user_defined_texts_.push_back(bytes);
+      user_defined.emplace_back(user_defined_texts_.back(), id);
+      if (ends.contains(id)) control_.insert(id);
     }
-    const std::string bytes = BytesOf(piece, table);
     tokens_.spelled.Add(piece.text);
     tokens_.bytes.Add(bytes);
     tokens_.first.Add(std::string_view(bytes).substr(DropsLeadingSpace(piece, table) ? 1 : 0));
   }
+  for (auto id = static_cast<int32_t>(table.pieces.size()); id < vocab_size; ++id) {
+    for (StringTable* texts : {&tokens_.spelled, &tokens_.bytes, &tokens_.first}) texts->Add("");
+  }
   special_ = PieceMatcher(std::move(special));
+  user_defined_ = PieceMatcher(std::move(user_defined));
+  for (const std::string& written : source.written) FindIn(written, control_);
   if (bos_id >= 0) beginning_ = {bos_id};
+}
+
+void PieceCodec::FindIn(std::string_view text, std::set<int32_t>& ids) const {
+  for (size_t at = 0; at < text.size();) {
+    const PieceMatcher::Match match = user_defined_.Longest(text.substr(at));
+    if (match) ids.insert(match.id);
+    at += match ? match.size : 1;
+  }
 }
 
 absl::StatusOr<std::vector<int32_t>> PieceCodec::Encode(std::string_view text,
                                                         std::span<const ByteRange> control) const {
-  if (control.empty()) return model_.Encode(text);
+  std::set<int32_t> withheld = control_;
+  const std::vector<ByteRange> ranges = JoinTouching(control);
+  std::string marks;
+  if (!ranges.empty() && !user_defined_texts_.empty()) {
+    marks.assign(text.size(), '\0');
+    for (const ByteRange& range : ranges) {
+      const std::string_view written = text.substr(range.begin, range.end - range.begin);
+      marks.replace(range.begin, written.size(), written.size(), '\1');
+      FindIn(written, withheld);
+    }
+  }
   std::vector<int32_t> ids;
-  const auto add_text = [&](std::string_view stretch) {
-    const std::vector<int32_t> encoded = model_.Encode(stretch);
+  const auto add_text = [&](size_t begin, size_t end) {
+    const std::string_view marked = marks;
+    const auto encoded =
+        model_.Encode(text.substr(begin, end - begin),
+                      marked.empty() ? marked : marked.substr(begin, end - begin), withheld);
     ids.insert(ids.end(), encoded.begin(), encoded.end());
   };
   size_t begin = 0;  // of the stretch that `at` is in
-  for (size_t i = 0; i < control.size();) {
-    const size_t from = control[i].begin;
-    size_t end = control[i].end;
-    for (++i; i < control.size() && control[i].begin == end; ++i) end = control[i].end;
-    for (size_t at = from; at < end;) {
-      const PieceMatcher::Match special = special_.Longest(text.substr(at, end - at));
+  for (const ByteRange& range : ranges) {
+    for (size_t at = range.begin; at < range.end;) {
+      const PieceMatcher::Match special = special_.Longest(text.substr(at, range.end - at));
       if (!special) {
         ++at;
         continue;
       }
-      add_text(text.substr(begin, at - begin));
+      add_text(begin, at);
       ids.push_back(special.id);
       at += special.size;
       begin = at;
     }
   }
-  add_text(text.substr(begin));
+  add_text(begin, text.size());
   return ids;
 }
 

@@ -10,7 +10,8 @@ PieceMatcher::PieceMatcher(std::vector<Entry> pieces) : pieces_(std::move(pieces
   for (const Entry& piece : pieces_) starts_[static_cast<uint8_t>(piece.first.front())] = true;
 }
 
-PieceMatcher::Match PieceMatcher::Longest(std::string_view text) const {
+PieceMatcher::Match PieceMatcher::Longest(std::string_view text,
+                                          absl::FunctionRef<bool(Match)> may) const {
   if (!starts_[static_cast<uint8_t>(text.front())]) return {};
   Match longest;
   auto begin = pieces_.begin();
@@ -25,7 +26,8 @@ PieceMatcher::Match PieceMatcher::Longest(std::string_view text) const {
       return static_cast<uint8_t>(piece.first[i]) == byte;
     });
     if (begin == end) break;
-    if (begin->first.size() == i + 1) longest = {.size = i + 1, .id = begin->second};
+    const Match match = {.size = i + 1, .id = begin->second};
+    if (begin->first.size() == match.size && may(match)) longest = match;
   }
   return longest;
 }

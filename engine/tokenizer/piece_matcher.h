@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+
 namespace eta {
 
 // Immutable after construction; thread-safe. The texts must outlive it.
@@ -26,8 +28,12 @@ class PieceMatcher {
   // No text twice.
   explicit PieceMatcher(std::vector<Entry> pieces);
 
-  // The longest piece that starts `text`, which is not empty; false: none does.
-  Match Longest(std::string_view text) const;
+  // The longest piece that starts `text`, which is not empty, of those that `may` says yes to;
+  // false: none does.
+  Match Longest(std::string_view text, absl::FunctionRef<bool(Match)> may) const;
+  Match Longest(std::string_view text) const {
+    return Longest(text, [](Match) { return true; });
+  }
 
  private:
   std::vector<Entry> pieces_;       // sorted by text

@@ -23,22 +23,6 @@ int32_t CodePoint(std::string_view character) {
   return code;
 }
 
-std::string EscapeSpaces(std::string_view text, bool add_dummy_prefix) {
-  const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
-  std::string escaped;
-  // cannot wrap: three times the size of a text that is in memory, at most
-  escaped.reserve(text.size() + (spaces + 1) * kSpace.size());
-  if (add_dummy_prefix) escaped += kSpace;
-  for (const char c : text) {
-    if (c == ' ') {
-      escaped += kSpace;
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 // By id, from 1 on: the higher a piece's score, the lower.
 std::vector<uint32_t> RankPieces(const std::vector<Piece>& pieces) {
   std::vector<int32_t> by_score(pieces.size());
@@ -56,6 +40,23 @@ std::vector<uint32_t> RankPieces(const std::vector<Piece>& pieces) {
 }
 
 }  // namespace
+
+PieceModel::Escaped PieceModel::EscapeSpaces(std::string_view text, std::string_view marks,
+                                             bool add_dummy_prefix) {
+  const auto spaces = static_cast<size_t>(std::count(text.begin(), text.end(), ' '));
+  Escaped escaped;
+  // cannot wrap: three times the size of a text that is in memory, at most
+  escaped.text.reserve(text.size() + (spaces + 1) * kSpace.size());
+  const auto add = [&escaped, &marks](std::string_view more, char mark) {
+    escaped.text += more;
+    if (!marks.empty()) escaped.marks.append(more.size(), mark);
+  };
+  if (add_dummy_prefix) add(kSpace, '\0');
+  for (size_t i = 0; i < text.size(); ++i) {
+    add(text[i] == ' ' ? kSpace : text.substr(i, 1), marks.empty() ? '\0' : marks[i]);
+  }
+  return escaped;
+}
 
 PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
   byte_ids_.fill(-1);
@@ -125,14 +126,22 @@ void PieceModel::AppendUnknown(std::string_view character, bool follows_unknown,
   }
 }
 
-void PieceModel::NextPart(std::string_view text, size_t& begin, SymbolMerger& part) const {
+void PieceModel::NextPart(const Escaped& all, const std::set<int32_t>& withheld, size_t& begin,
+                          SymbolMerger& part) const {
+  const std::string_view text = all.text;
+  const std::string_view marks = all.marks;
   part.symbols().clear();
   int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
   while (begin < text.size()) {
     const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
     const int32_t code = CodePoint(character);
     if (!part.symbols().empty() && !joints_.Find(last, code)) break;
-    const PieceMatcher::Match whole = user_defined_.Longest(text.substr(begin));
+    const auto may = [&](PieceMatcher::Match match) {
+      return !withheld.contains(match.id) ||
+             (!marks.empty() &&
+              marks.substr(begin, match.size).find('\0') == std::string_view::npos);
+    };
+    const PieceMatcher::Match whole = user_defined_.Longest(text.substr(begin), may);
     const size_t size = whole ? whole.size : character.size();
     part.Add(static_cast<uint32_t>(begin), static_cast<uint32_t>(size),
              whole ? whole.id : CharacterSymbol(code));
@@ -141,20 +150,21 @@ void PieceModel::NextPart(std::string_view text, size_t& begin, SymbolMerger& pa
   }
 }
 
-std::vector<int32_t> PieceModel::Encode(std::string_view text) const {
-  const std::string all = text.empty() ? "" : EscapeSpaces(text, table_.add_dummy_prefix);
+std::vector<int32_t> PieceModel::Encode(std::string_view text, std::string_view marks,
+                                        const std::set<int32_t>& withheld) const {
+  const Escaped all = text.empty() ? Escaped() : EscapeSpaces(text, marks, table_.add_dummy_prefix);
   std::vector<int32_t> ids;
   SymbolMerger part;
   bool unknown = false;
-  for (size_t begin = 0; begin < all.size();) {
-    NextPart(all, begin, part);
+  for (size_t begin = 0; begin < all.text.size();) {
+    NextPart(all, withheld, begin, part);
     part.Merge(merges_);
     for (int32_t i = 0; i >= 0; i = part.symbols()[i].next) {
       const Symbol& symbol = part.symbols()[i];
       const bool follows_unknown = unknown;
       unknown = symbol.id < 0 || symbol.id >= static_cast<int32_t>(table_.pieces.size());
       if (unknown) {
-        const std::string_view character = std::string_view(all).substr(symbol.begin, symbol.size);
+        const auto character = std::string_view(all.text).substr(symbol.begin, symbol.size);
         AppendUnknown(character, follows_unknown, ids);
       } else {
         ids.push_back(symbol.id);

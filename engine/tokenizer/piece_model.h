@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -37,12 +38,23 @@ class PieceModel {
   // highest score (the leftmost such pair) is merged until no pair makes a piece. Parts of the text
   // between which no pair makes a piece, such as words, are encoded separately. Time n log n.
   // REQUIRES: well-formed UTF-8 of at most kMaxTextBytes.
-  std::vector<int32_t> Encode(std::string_view text) const;
+  // `marks`: 1 or 0 for each byte of the text, or empty: all 0. User-defined pieces in `withheld`
+  // count where all of their bytes are marked; elsewhere they are text.
+  std::vector<int32_t> Encode(std::string_view text, std::string_view marks = {},
+                              const std::set<int32_t>& withheld = {}) const;
 
  private:
+  // A text with its spaces as pieces spell them, and its marks.
+  struct Escaped {
+    std::string text;
+    std::string marks;
+  };
+  static Escaped EscapeSpaces(std::string_view text, std::string_view marks, bool add_dummy_prefix);
+
   // Fills `part` with the symbols of the text from `begin` up to a place that no piece reaches
   // across, and moves `begin` there.
-  void NextPart(std::string_view text, size_t& begin, SymbolMerger& part) const;
+  void NextPart(const Escaped& all, const std::set<int32_t>& withheld, size_t& begin,
+                SymbolMerger& part) const;
 
   // Id of the symbol that a character starts as; -1: it can neither stand nor merge.
   int32_t CharacterSymbol(int32_t code) const;

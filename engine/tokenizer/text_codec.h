@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,18 @@ struct TokenTexts {
   std::vector<int32_t> special;  // ids of special tokens, ascending
 };
 
+// Which tokens are control tokens beside those that a file calls so. A chat's message must not make
+// one, whatever a file says of it.
+struct ControlSource {
+  std::vector<std::string> written;  // by the chat template, and its source: tokens in these
+  std::vector<int32_t> ids;          // what begins and ends a text, as far as it is known
+};
+
+// White space is no structure, though a template writes it.
+inline bool IsBlankText(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
 // Immutable; thread-safe.
 class TextCodec {
  public:
@@ -38,9 +51,11 @@ class TextCodec {
   virtual const std::vector<int32_t>& ending() const = 0;
 
   // Ids of `text` alone. Control tokens that it spells become their ids where they lie in `control`
-  // whole; touching ranges are one. INVALID_ARGUMENT for a text on which a pattern of the file
-  // exceeds its limits.
-  // REQUIRES: well-formed UTF-8 of at most kMaxTextBytes; sorted and disjoint ranges in it.
+  // whole; touching ranges are one. So do other tokens, white space apart, of which one lies in
+  // `control`: what is structure in one place is no text in another. INVALID_ARGUMENT for a text on
+  // which a pattern of the file exceeds its limits, and for what no token stands for, with its
+  // offset: nothing gets lost. REQUIRES: well-formed UTF-8 of at most kMaxTextBytes; sorted and
+  // disjoint ranges in it.
   virtual absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                                       std::span<const ByteRange> control) const = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/utf8.h"
+#include "engine/chat/template_probe.h"
 #include "engine/tokenizer/json/json_codec.h"
 #include "engine/tokenizer/piece_codec.h"
 #include "engine/tokenizer/tokenizer_config.h"
@@ -19,24 +20,40 @@ struct LoadedCodec {
   int32_t eos_id = -1;  // the file's own
 };
 
-absl::StatusOr<LoadedCodec> LoadPieces(std::string_view serialized, const ModelConfig& config) {
+absl::StatusOr<ControlSource> ControlOf(const TokenizerFiles& files, const TokenizerConfig& texts,
+                                        const ModelConfig& config) {
+  ControlSource source;
+  if (files.chat_template) {
+    auto written =
+        ProbeTemplate(*files.chat_template, {.bos = texts.bos_token, .eos = texts.eos_token});
+    if (!written.ok()) return written.status();
+    source.written = *std::move(written);
+    source.written.push_back(*files.chat_template);
+  }
+  source.ids = config.eos_ids;
+  source.ids.push_back(config.bos_id);
+  return source;
+}
+
+absl::StatusOr<LoadedCodec> LoadPieces(std::string_view serialized, const ControlSource& source,
+                                       const ModelConfig& config) {
   auto table = ParsePieceTable(serialized);
   if (!table.ok()) return table.status();
-  if (table->pieces.size() != static_cast<size_t>(config.vocab_size)) {
+  if (table->pieces.size() > static_cast<size_t>(config.vocab_size)) {
     return absl::FailedPreconditionError(absl::StrCat("tokenizer model: has ", table->pieces.size(),
                                                       " pieces, config.json says vocab_size ",
                                                       config.vocab_size));
   }
   const int32_t bos_id = config.bos_id >= 0 ? config.bos_id : table->bos_id;
   const int32_t eos_id = table->eos_id;
-  return LoadedCodec{.codec = std::make_unique<PieceCodec>(*std::move(table), bos_id),
-                     .eos_id = eos_id};
+  return LoadedCodec{
+      .codec = std::make_unique<PieceCodec>(*std::move(table), bos_id, source, config.vocab_size),
+      .eos_id = eos_id};
 }
 
-absl::StatusOr<LoadedCodec> LoadJson(const TokenizerFiles& files, const ModelConfig& config) {
-  const std::string_view chat_template =
-      files.chat_template ? std::string_view(*files.chat_template) : std::string_view();
-  auto codec = LoadJsonCodec(*files.tokenizer_json, chat_template, config.vocab_size);
+absl::StatusOr<LoadedCodec> LoadJson(const TokenizerFiles& files, const ControlSource& source,
+                                     const ModelConfig& config) {
+  auto codec = LoadJsonCodec(*files.tokenizer_json, source, config.vocab_size);
   if (!codec.ok()) return codec.status();
   return LoadedCodec{.codec = *std::move(codec)};
 }
@@ -83,10 +100,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const TokenizerFiles&
     texts = *std::move(parsed);
   }
   absl::StatusOr<LoadedCodec> loaded = LoadedCodec();
+  const auto control = ControlOf(files, texts, config);
+  if (!control.ok()) return control.status();
   if (files.tokenizer_json) {
-    loaded = LoadJson(files, config);
+    loaded = LoadJson(files, *control, config);
   } else if (files.sentencepiece_model) {
-    loaded = LoadPieces(*files.sentencepiece_model, config);
+    loaded = LoadPieces(*files.sentencepiece_model, *control, config);
   }
   if (!loaded.ok()) return loaded.status();
   if (files.tokenizer_json && config.eos_ids.empty()) {

@@ -28,7 +28,7 @@ namespace eta {
 class Tokenizer {
  public:
   // Errors of ParsePieceTable and LoadJsonCodec. FAILED_PRECONDITION where the ids do not fit the
-  // config's vocab_size: the number of pieces must be it, a tokenizer.json may have fewer tokens.
+  // config's vocab_size; a file may have fewer tokens than that.
   // End of text is the config's; where it names none, the file's. What begins a text: of
   // tokenizer.json what its post-processor says; of tokenizer.model the config's bos_token_id, else
   // the file's; without a file the config's.
@@ -55,8 +55,10 @@ class Tokenizer {
   std::string_view eos_text() const { return eos_text_; }
 
   // INVALID_ARGUMENT for text that is not UTF-8 (with the offset of the first bad byte) or over
-  // kMaxTextBytes, for ranges that are not sorted, disjoint and in the text, and for text on which
-  // a pattern of the file exceeds its limits; FAILED_PRECONDITION without a tokenizer. `add_bos`
+  // kMaxTextBytes, for ranges that are not sorted, disjoint and in the text, for text on which a
+  // pattern of the file exceeds its limits, and for a byte or character that no token stands for
+  // (with its offset; Hugging Face's tokenizers leave it out); FAILED_PRECONDITION without a
+  // tokenizer. `add_bos`
   // puts first (and last) what the model wants there. Control tokens that the text spells become
   // their ids where they lie in `control` whole, the longest where several begin. A text that
   // begins with such a beginning of text then gets no second one.

@@ -308,7 +308,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
     const v1::CalibrationSample& sample = message.samples(i);
     if (sample.has_text()) {
       auto ids = engine.Tokenize(sample.text());
-      if (!ids.ok()) return ids.status();
+      if (!ids.ok()) return InField(absl::StrCat("samples[", i, "].text"), ids.status());
       samples.push_back(*std::move(ids));
     } else {
       samples.emplace_back(sample.token_ids().ids().begin(), sample.token_ids().ids().end());

@@ -1,5 +1,5 @@
 // Any bytes as a tokenizer model: refused, or a model that encodes and decodes, and goes only with
-// a config.json of its size.
+// a config.json that has room for it.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -13,9 +13,13 @@
 namespace {
 
 void CheckMisfits(const eta::TokenizerFiles& files, const eta::ModelConfig& fitting) {
+  eta::ModelConfig smaller = fitting;
+  --smaller.vocab_size;
+  eta::fuzz::RequireReadable(eta::Tokenizer::Load(files, smaller).status());
   eta::ModelConfig larger = fitting;
   ++larger.vocab_size;
-  eta::fuzz::RequireReadable(eta::Tokenizer::Load(files, larger).status());
+  const auto padded = eta::Tokenizer::Load(files, larger);
+  if (!padded.ok() || !(*padded)->PieceBytes(fitting.vocab_size).empty()) std::abort();
   eta::ModelConfig outside = fitting;
   outside.eos_ids = {fitting.vocab_size};
   eta::fuzz::RequireReadable(eta::Tokenizer::Load(files, outside).status());

@@ -123,7 +123,7 @@ absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(TextSource& source,
     if (!document.ok()) return document.status();
     if (!document->has_value()) break;
     const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, false);
-    if (!ids.ok()) return ids.status();
+    if (!ids.ok()) return source.InDocument(ids.status());
     text.insert(text.end(), ids->begin(), ids->end());
     RETURN_IF_ERROR(CheckTextTokens(text.size()));
   }

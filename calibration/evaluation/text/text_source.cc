@@ -12,9 +12,10 @@ namespace {
 class PlainText : public TextSource {
  public:
   explicit PlainText(LineReader reader) : reader_(std::move(reader)) {}
-  absl::StatusOr<std::optional<std::string>> Next() override { return reader_.Rest(); }
 
  private:
+  absl::StatusOr<std::optional<std::string>> Read() override { return reader_.Rest(); }
+
   LineReader reader_;
 };
 
@@ -22,7 +23,8 @@ class JsonLines : public TextSource {
  public:
   explicit JsonLines(LineReader reader) : reader_(std::move(reader)) {}
 
-  absl::StatusOr<std::optional<std::string>> Next() override {
+ private:
+  absl::StatusOr<std::optional<std::string>> Read() override {
     absl::StatusOr<std::optional<std::string>> line = reader_.Next();
     if (!line.ok() || !line->has_value()) return line;
     nlohmann::json json = nlohmann::json::parse(**line, nullptr, /*allow_exceptions=*/false);
@@ -33,11 +35,23 @@ class JsonLines : public TextSource {
     return std::move(json["text"].get_ref<std::string&>());
   }
 
- private:
   LineReader reader_;
 };
 
 }  // namespace
+
+absl::StatusOr<std::optional<std::string>> TextSource::Next() {
+  auto document = Read();
+  if (document.ok() && document->has_value()) ++documents_;
+  return document;
+}
+
+absl::Status TextSource::InDocument(const absl::Status& status) const {
+  const std::string place = absl::StrCat("document ", documents_);
+  const absl::Status named = InField(place, status);
+  if (GetErrorDetail(named).field != place) return status;
+  return InvalidField("text", std::string(named.message()));
+}
 
 absl::Status CheckTextTokens(size_t tokens, size_t limit) {
   if (tokens <= limit) return absl::OkStatus();

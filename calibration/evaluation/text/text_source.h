@@ -30,7 +30,14 @@ class TextSource {
 
   // Returns the next document; nullopt at the end. InvalidArgument, naming the line, for text that
   // does not match the file's extension or exceeds a limit.
-  virtual absl::StatusOr<std::optional<std::string>> Next() = 0;
+  absl::StatusOr<std::optional<std::string>> Next();
+  // An error over the last document, with its number, from 1 on.
+  absl::Status InDocument(const absl::Status& status) const;
+
+ private:
+  virtual absl::StatusOr<std::optional<std::string>> Read() = 0;
+
+  int64_t documents_ = 0;
 };
 
 }  // namespace eta

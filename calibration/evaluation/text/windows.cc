@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
     if (!document.ok()) return document.status();
     if (!document->has_value()) break;
     const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, true);
-    if (!ids.ok()) return ids.status();
+    if (!ids.ok()) return source.InDocument(ids.status());
     pending.insert(pending.end(), ids->begin(), ids->end());
     if (!tokenizer.eos_ids().empty()) pending.push_back(tokenizer.eos_ids().front());
     total += static_cast<int64_t>(ids->size()) + 1;
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
     if (!document.ok()) return document.status();
     if (!document->has_value()) break;
     const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, true);
-    if (!ids.ok()) return ids.status();
+    if (!ids.ok()) return source.InDocument(ids.status());
     for (auto& window : CutSamples(std::span(&*ids, 1), options)) {
       windows.push_back(std::move(window));
     }

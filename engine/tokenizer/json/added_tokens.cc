@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/tokenizer/text/unicode.h"
+#include "engine/tokenizer/text_codec.h"
 
 namespace eta {
 namespace {
@@ -35,6 +36,12 @@ size_t SpaceBehind(std::string_view text, size_t begin) {
   return begin;
 }
 
+bool LiesIn(ByteRange range, std::span<const ByteRange> ranges) {
+  const auto first = std::partition_point(ranges.begin(), ranges.end(),
+                                          [&](const ByteRange& r) { return r.end < range.end; });
+  return first != ranges.end() && first->begin <= range.begin;
+}
+
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<SoughtToken> tokens) : tokens_(std::move(tokens)) {
@@ -58,7 +65,20 @@ bool AddedTokens::StandsAlone(std::string_view text, ByteRange match) const {
   return !word_before && !word_behind;
 }
 
+void AddedTokens::FindIn(std::string_view text, std::set<int32_t>& ids) const {
+  Matches matches;
+  text_.Find(text, 0, matches);
+  size_t taken = 0;
+  for (auto match = matches.rbegin(); match != matches.rend(); ++match) {
+    if (match->begin < taken) continue;
+    taken = match->begin + match->size;
+    const SoughtToken& token = tokens_[static_cast<size_t>(match->token)];
+    if (!IsBlankText(token.text)) ids.insert(token.id);
+  }
+}
+
 void AddedTokens::Split(std::string_view text, std::span<const ByteRange> control,
+                        const std::set<int32_t>& withheld,
                         absl::FunctionRef<void(ByteRange)> on_text,
                         absl::FunctionRef<void(int32_t)> on_token) const {
   // The next place from the left stands last.
@@ -66,10 +86,8 @@ void AddedTokens::Split(std::string_view text, std::span<const ByteRange> contro
   text_.Find(text, 0, of_text);
   Matches of_control;
   for (size_t i = control_.empty() ? 0 : control.size(); i-- > 0;) {
-    const size_t end = control[i].end;
-    while (i > 0 && control[i - 1].end == control[i].begin) --i;
-    control_.Find(text.substr(control[i].begin, end - control[i].begin), control[i].begin,
-                  of_control);
+    control_.Find(text.substr(control[i].begin, control[i].end - control[i].begin),
+                  control[i].begin, of_control);
   }
   size_t told = 0;   // up to here all is told
   size_t taken = 0;  // no match may begin before this
@@ -85,6 +103,14 @@ void AddedTokens::Split(std::string_view text, std::span<const ByteRange> contro
     const SoughtToken& token =
         tokens_[static_cast<size_t>(match.token) + (from_control ? first_control_ : 0)];
     ByteRange range = {.begin = match.begin, .end = match.begin + match.size};
+    if (!from_control && withheld.contains(token.id) && !LiesIn(range, control)) {
+      const size_t cut = range.begin + CharacterAt(text, range.begin).size;
+      if (told < cut && cut < range.end) {
+        on_text({.begin = told, .end = cut});
+        told = cut;
+      }
+      continue;
+    }
     taken = range.end;
     if (token.single_word && !StandsAlone(text, range)) continue;
     if (token.lstrip) range.begin = SpaceBefore(text, range.begin, told);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,11 +35,15 @@ class AddedTokens {
   bool strips() const { return strips_; }  // some take white space beside them along
 
   // From left to right, the longest token where several begin: `on_text` hears stretches without
-  // tokens, `on_token` their ids. Control tokens count where they lie in a range whole; touching
-  // ranges are one. Time linear in the text.
+  // tokens, `on_token` their ids. Control tokens, and those in `withheld`, count where they lie in
+  // a range whole. One in `withheld` that does not is cut in two, so that it is not made of merges
+  // either. Time linear in the text. REQUIRES: sorted ranges that do not touch.
   void Split(std::string_view text, std::span<const ByteRange> control,
-             absl::FunctionRef<void(ByteRange)> on_text,
+             const std::set<int32_t>& withheld, absl::FunctionRef<void(ByteRange)> on_text,
              absl::FunctionRef<void(int32_t)> on_token) const;
+
+  // Adds the ids of those that `text` would be split at, control tokens and white space apart.
+  void FindIn(std::string_view text, std::set<int32_t>& ids) const;
 
  private:
   using Matches = std::vector<TokenAutomaton::Match>;

@@ -142,13 +142,11 @@ absl::Status BpeModel::AddMerges(const TokenizerTables& tables, const Vocabulary
     joints_.Insert(static_cast<int32_t>(before), static_cast<int32_t>(behind),
                    {.piece = 0, .rank = 0});
   }
-  // Characters that get lost bring their neighbours together.
-  const bool some_get_lost = unk_id_ < 0 && !has_all_bytes_;
-  cuts_at_unknown_ = !odd_ones_merge && !some_get_lost;
+  cuts_at_unknown_ = !odd_ones_merge;
   const bool all_units =
       options_.byte_level && std::find(small_.begin(), small_.end(), -1) == small_.end();
   if (!all_units && !has_all_bytes_) {
-    const bool unbounded = unk_id_ < 0 || options_.fuse_unk;
+    const bool unbounded = unk_id_ >= 0 && options_.fuse_unk;
     max_token_bytes_ = unbounded ? 0 : std::max<size_t>(max_token_bytes_, 4);
   }
   return absl::OkStatus();
@@ -178,11 +176,11 @@ size_t BpeModel::PartEnd(std::string_view piece, size_t at) const {
   return at;
 }
 
-void BpeModel::Encode(std::string_view piece, BpeScratch& scratch,
-                      std::vector<int32_t>& ids) const {
+std::optional<size_t> BpeModel::Encode(std::string_view piece, BpeScratch& scratch,
+                                       std::vector<int32_t>& ids) const {
   // What is kept in the cache: whole pieces, where those may be tokens by themselves, else parts.
   if (options_.ignore_merges) {
-    if (TakeKept(piece, scratch, ids)) return;
+    if (TakeKept(piece, scratch, ids)) return std::nullopt;
     const size_t before = ids.size();
     const auto word = words_.find(std::string(piece));
     if (word != words_.end()) {
@@ -190,23 +188,25 @@ void BpeModel::Encode(std::string_view piece, BpeScratch& scratch,
     } else {
       for (size_t at = 0; at < piece.size();) {
         const size_t end = PartEnd(piece, at);
-        Merge(piece.substr(at, end - at), scratch, ids);
+        if (const auto place = Merge(piece.substr(at, end - at), scratch, ids)) return at + *place;
         at = end;
       }
     }
     if (scratch.cache) scratch.cache->Keep(piece, std::span(ids).subspan(before));
-    return;
+    return std::nullopt;
   }
   const bool is_word = options_.byte_level && piece.size() <= kWordBytes;
   for (size_t at = 0; at < piece.size();) {
     const size_t end = is_word ? piece.size() : PartEnd(piece, at);
     const std::string_view part = piece.substr(at, end - at);
+    if (!TakeKept(part, scratch, ids)) {
+      const size_t before = ids.size();
+      if (const auto place = Merge(part, scratch, ids)) return at + *place;
+      if (scratch.cache) scratch.cache->Keep(part, std::span(ids).subspan(before));
+    }
     at = end;
-    if (TakeKept(part, scratch, ids)) continue;
-    const size_t before = ids.size();
-    Merge(part, scratch, ids);
-    if (scratch.cache) scratch.cache->Keep(part, std::span(ids).subspan(before));
   }
+  return std::nullopt;
 }
 
 bool BpeModel::TakeKept(std::string_view text, const BpeScratch& scratch,
@@ -217,16 +217,17 @@ bool BpeModel::TakeKept(std::string_view text, const BpeScratch& scratch,
   return !kept.empty();
 }
 
-void BpeModel::Merge(std::string_view part, BpeScratch& scratch, std::vector<int32_t>& ids) const {
+std::optional<size_t> BpeModel::Merge(std::string_view part, BpeScratch& scratch,
+                                      std::vector<int32_t>& ids) const {
   SymbolMerger& merger = scratch.merger;
   merger.symbols().clear();
-  AddSymbols(part, merger);
-  if (merger.symbols().empty()) return;
+  if (const auto place = AddSymbols(part, merger)) return place;
   merger.Merge(merges_);
   for (int32_t i = 0; i >= 0; i = merger.symbols()[i].next) ids.push_back(merger.symbols()[i].id);
+  return std::nullopt;
 }
 
-void BpeModel::AddSymbols(std::string_view part, SymbolMerger& merger) const {
+std::optional<size_t> BpeModel::AddSymbols(std::string_view part, SymbolMerger& merger) const {
   bool unknown = false;  // an unknown token is due, before the next character that is known
   const auto add = [&merger](int32_t id) { merger.Add(0, 1, id); };
   for (size_t at = 0; at < part.size();) {
@@ -240,7 +241,8 @@ void BpeModel::AddSymbols(std::string_view part, SymbolMerger& merger) const {
         spelled.clear();
         AppendCharacter(CharacterOfByte(static_cast<uint8_t>(unit.code)), spelled);
       }
-      if (!AddBytes(spelled, merger) && unk_id_ >= 0) {
+      if (!AddBytes(spelled, merger)) {
+        if (unk_id_ < 0) return at;
         if (unknown && !options_.fuse_unk) add(unk_id_);
         unknown = true;
       }
@@ -248,6 +250,7 @@ void BpeModel::AddSymbols(std::string_view part, SymbolMerger& merger) const {
     at += unit.size;
   }
   if (unknown) add(unk_id_);
+  return std::nullopt;
 }
 
 bool BpeModel::AddBytes(std::string_view spelled, SymbolMerger& merger) const {

@@ -25,7 +25,7 @@ struct BpeOptions {
       false;              // a character outside of it becomes "<0x41>", one token for each byte
   bool fuse_unk = false;  // characters that follow one another make one unknown token
   bool ignore_merges = false;  // a piece that is a token is that token, whatever merges say
-  std::optional<std::string> unk_token;  // for other characters; absent: they get lost
+  std::optional<std::string> unk_token;  // for other characters; absent: no text has them
   std::vector<bool> never_made;          // by id; ids past its end are made from text
 };
 
@@ -57,8 +57,10 @@ class BpeModel {
 
   // Appends the ids of a piece of text, none of them of options.never_made: starting from single
   // characters (bytes of a byte-level vocabulary), the two neighbours that the earliest merge names
-  // become one, the leftmost first, until no merge names any. Time n log n.
-  void Encode(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& ids) const;
+  // become one, the leftmost first, until no merge names any. Time n log n. Returns the place of
+  // the first of them that no token stands for; then what was appended counts for nothing.
+  [[nodiscard]] std::optional<size_t> Encode(std::string_view piece, BpeScratch& scratch,
+                                             std::vector<int32_t>& ids) const;
 
   // Bytes of a piece that one id stands for at most; 0: any number.
   size_t max_token_bytes() const { return max_token_bytes_; }
@@ -77,15 +79,16 @@ class BpeModel {
   absl::Status AddMerges(const TokenizerTables& tables, const VocabularyIds& vocabulary);
   bool IsNeverMade(int32_t id) const;
   void AddUnit(std::string_view token, int32_t id);
-  void FinishUnknown();
 
   Unit UnitAt(std::string_view text, size_t at) const;
   // The end of the part that begins at `at`, over whose end no merge reaches.
   size_t PartEnd(std::string_view piece, size_t at) const;
   // Appends what the cache has kept of `text`; false: nothing.
   bool TakeKept(std::string_view text, const BpeScratch& scratch, std::vector<int32_t>& ids) const;
-  void Merge(std::string_view part, BpeScratch& scratch, std::vector<int32_t>& ids) const;
-  void AddSymbols(std::string_view part, SymbolMerger& merger) const;
+  // Both return the place in `part` that no token stands for.
+  std::optional<size_t> Merge(std::string_view part, BpeScratch& scratch,
+                              std::vector<int32_t>& ids) const;
+  std::optional<size_t> AddSymbols(std::string_view part, SymbolMerger& merger) const;
   bool AddBytes(std::string_view spelled, SymbolMerger& merger) const;
 
   const BpeOptions options_;

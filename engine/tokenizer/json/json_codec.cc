@@ -2,9 +2,12 @@
 #include "engine/tokenizer/json/json_codec.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/base/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/added_tokens.h"
@@ -16,6 +19,7 @@
 #include "engine/tokenizer/json/token_decoder.h"
 #include "engine/tokenizer/json/tokenizer_file.h"
 #include "engine/tokenizer/text/splits.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace eta {
 namespace {
@@ -33,6 +37,20 @@ struct Parts {
   size_t longest_added = 0;
 };
 
+using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
+
+// Adds the ids of tokens that `text` spells, as it is or normalized, control tokens and white space
+// apart.
+absl::Status FindAdded(std::string_view text, const AddedTokens& raw, const AddedTokens& normalized,
+                       const Normalizers& normalizers, RegexRun& regex, std::set<int32_t>& ids) {
+  raw.FindIn(text, ids);
+  if (normalized.empty()) return absl::OkStatus();
+  MarkedText normal{.text = std::string(text)};
+  for (const auto& normalizer : normalizers) RETURN_IF_ERROR(normalizer->Apply(normal, regex));
+  normalized.FindIn(normal.text, ids);
+  return absl::OkStatus();
+}
+
 class JsonCodec : public TextCodec {
  public:
   explicit JsonCodec(Parts parts)
@@ -48,8 +66,12 @@ class JsonCodec : public TextCodec {
  private:
   // A text on its way, and the ids so far.
   struct Run {
-    Run(size_t text_bytes, BpeScratch& borrowed) : cut(text_bytes), scratch(borrowed) {}
+    Run(std::string_view whole, std::span<const ByteRange> ranges, BpeScratch& borrowed)
+        : text(whole), control(JoinTouching(ranges)), cut(whole.size()), scratch(borrowed) {}
 
+    const std::string_view text;
+    const std::vector<ByteRange> control;
+    std::set<int32_t> withheld;  // tokens that count in `control` alone, beside control tokens
     CutRun cut;
     BpeScratch& scratch;
     std::vector<int32_t> ids;
@@ -57,8 +79,8 @@ class JsonCodec : public TextCodec {
   };
 
   static size_t MaxTokenBytes(const Parts& parts);
-  void EncodeStretch(std::string_view text, ByteRange stretch, std::span<const ByteRange> control,
-                     Run& run) const;
+  void Withhold(Run& run) const;
+  void EncodeStretch(ByteRange stretch, Run& run) const;
   void EncodeWords(TextPiece piece, Run& run) const;
 
   const Parts parts_;
@@ -83,15 +105,28 @@ size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
 absl::StatusOr<std::vector<int32_t>> JsonCodec::Encode(std::string_view text,
                                                        std::span<const ByteRange> control) const {
   const ScratchPool::Loan scratch = scratches_.Borrow();
-  Run run(text.size(), *scratch);
-  const auto on_text = [&](ByteRange stretch) { EncodeStretch(text, stretch, control, run); };
+  Run run(text, control, *scratch);
+  Withhold(run);
+  const auto on_text = [&](ByteRange stretch) { EncodeStretch(stretch, run); };
   if (parts_.raw.empty()) {
     on_text({.begin = 0, .end = text.size()});
   } else {
-    parts_.raw.Split(text, control, on_text, [&run](int32_t id) { run.ids.push_back(id); });
+    parts_.raw.Split(text, run.control, run.withheld, on_text,
+                     [&run](int32_t id) { run.ids.push_back(id); });
   }
   if (!run.status.ok()) return run.status;
   return std::move(run.ids);
+}
+
+// Tokens that the caller wrote as structure in this text. Where all of it is, there is no other.
+void JsonCodec::Withhold(Run& run) const {
+  for (const ByteRange& range : run.control) {
+    const std::string_view written = run.text.substr(range.begin, range.end - range.begin);
+    if (written.size() == run.text.size()) return;
+    RegexRun regex(written.size());
+    run.status.Update(
+        FindAdded(written, parts_.raw, parts_.normalized, parts_.normalizers, regex, run.withheld));
+  }
 }
 
 // The marked bytes as ranges.
@@ -120,18 +155,17 @@ std::string MarksOf(ByteRange stretch, std::span<const ByteRange> ranges) {
   return marks;
 }
 
-void JsonCodec::EncodeStretch(std::string_view text, ByteRange stretch,
-                              std::span<const ByteRange> control, Run& run) const {
+void JsonCodec::EncodeStretch(ByteRange stretch, Run& run) const {
   if (!run.status.ok()) return;
-  const std::string_view part = text.substr(stretch.begin, stretch.end - stretch.begin);
+  const std::string_view part = run.text.substr(stretch.begin, stretch.end - stretch.begin);
   const bool begins_text = stretch.begin == 0;
   if (parts_.normalizers.empty() && parts_.normalized.empty()) {
     EncodeWords({.text = part, .begins_text = begins_text}, run);
     return;
   }
   MarkedText normal{.text = std::string(part), .marks = {}, .begins_text = begins_text};
-  const bool asks_marks = !parts_.normalized.empty() && !control.empty();
-  if (asks_marks) normal.marks = MarksOf(stretch, control);
+  const bool asks_marks = !parts_.normalized.empty() && !run.control.empty();
+  if (asks_marks) normal.marks = MarksOf(stretch, run.control);
   for (const auto& normalizer : parts_.normalizers) {
     run.status.Update(normalizer->Apply(normal, run.cut.regex));
     if (!run.status.ok()) return;
@@ -145,15 +179,39 @@ void JsonCodec::EncodeStretch(std::string_view text, ByteRange stretch,
   if (parts_.normalized.empty()) {
     on_text({.begin = 0, .end = whole.size()});
   } else {
-    parts_.normalized.Split(whole, RangesOf(normal.marks), on_text,
+    parts_.normalized.Split(whole, RangesOf(normal.marks), run.withheld, on_text,
                             [&run](int32_t id) { run.ids.push_back(id); });
   }
 }
 
+// `word` is a part of `text`, or what the file's normalizers made of one.
+absl::Status NoTokenFor(std::string_view word, size_t place, bool byte_level,
+                        std::string_view text) {
+  std::string_view unit = word.substr(place, 1);
+  std::string named = absl::StrFormat("byte 0x%02X", static_cast<uint8_t>(unit.front()));
+  if (!byte_level) {
+    const Character character = CharacterAt(word, place);
+    unit = word.substr(place, character.size);
+    named = absl::StrFormat("character U+%04X", static_cast<uint32_t>(character.code));
+  }
+  const std::less<> before;
+  const char* const end = text.data() + text.size();
+  const bool is_part = !before(unit.data(), text.data()) && before(unit.data(), end);
+  const size_t at = is_part ? static_cast<size_t>(unit.data() - text.data()) : text.find(unit);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model's vocabulary has no token for ", named, ", ",
+                   at == std::string_view::npos ? "which its tokenizer writes"
+                                                : absl::StrCat("at offset ", at)));
+}
+
 void JsonCodec::EncodeWords(TextPiece piece, Run& run) const {
   if (!run.status.ok() || piece.text.empty()) return;
-  CutByAll(parts_.pre_tokenizers, piece, run.cut,
-           [this, &run](TextPiece word) { parts_.model->Encode(word.text, run.scratch, run.ids); });
+  CutByAll(parts_.pre_tokenizers, piece, run.cut, [this, &run](TextPiece word) {
+    if (!run.status.ok() || !run.cut.regex.status().ok()) return;
+    if (const auto place = parts_.model->Encode(word.text, run.scratch, run.ids)) {
+      run.status = NoTokenFor(word.text, *place, parts_.model->options().byte_level, run.text);
+    }
+  });
   run.status.Update(run.cut.regex.status());
 }
 
@@ -261,26 +319,10 @@ absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenD
   return texts;
 }
 
-// Part of a chat's structure. White space is none, though a template spells it.
-bool IsControl(const AddedToken& token, std::string_view chat_template) {
-  if (token.special) return true;
-  return token.content.find_first_not_of(" \t\r\n") != std::string::npos &&
-         chat_template.find(token.content) != std::string_view::npos;
-}
-
-std::vector<bool> ControlIds(const TokenizerTables& tables, std::string_view chat_template,
-                             int32_t vocab_size) {
-  std::vector<bool> control(static_cast<size_t>(vocab_size));
-  for (const AddedToken& token : tables.added) {
-    if (IsControl(token, chat_template)) control[static_cast<size_t>(token.id)] = true;
-  }
-  return control;
-}
-
-// Those of them whose `normalized` is the one asked for.
-absl::StatusOr<AddedTokens> MakeAdded(
-    const TokenizerTables& tables, bool normalized, std::string_view chat_template,
-    const std::vector<std::unique_ptr<const Normalizer>>& normalizers) {
+// Those of them whose `normalized` is the one asked for. `control`: by id.
+absl::StatusOr<AddedTokens> MakeAdded(const TokenizerTables& tables, bool normalized,
+                                      const std::vector<bool>& control,
+                                      const Normalizers& normalizers) {
   std::vector<SoughtToken> sought;
   // Special ones first: of two that are the same once normalized, the first counts.
   for (const bool special : {true, false}) {
@@ -294,13 +336,38 @@ absl::StatusOr<AddedTokens> MakeAdded(
       if (text.text.empty()) continue;
       sought.push_back({.text = std::move(text.text),
                         .id = token.id,
-                        .control = IsControl(token, chat_template),
+                        .control = control[static_cast<size_t>(token.id)],
                         .single_word = token.single_word,
                         .lstrip = token.lstrip,
                         .rstrip = token.rstrip});
     }
   }
   return AddedTokens(std::move(sought));
+}
+
+// By id: whether a token is part of a text's structure.
+absl::StatusOr<std::vector<bool>> ControlIds(const TokenizerTables& tables,
+                                             const ControlSource& source,
+                                             const Normalizers& normalizers, int32_t vocab_size) {
+  const std::set<int32_t> ends(source.ids.begin(), source.ids.end());
+  std::vector<bool> control(static_cast<size_t>(vocab_size));
+  for (const AddedToken& token : tables.added) {
+    const bool is_end = ends.contains(token.id) && !IsBlankText(token.content);
+    if (token.special || is_end) control[static_cast<size_t>(token.id)] = true;
+  }
+  if (source.written.empty()) return control;
+  const auto raw = MakeAdded(tables, /*normalized=*/false, control, normalizers);
+  if (!raw.ok()) return raw.status();
+  const auto normalized = MakeAdded(tables, /*normalized=*/true, control, normalizers);
+  if (!normalized.ok()) return normalized.status();
+  std::set<int32_t> written;
+  for (const std::string& text : source.written) {
+    RegexRun regex(text.size());
+    // A text that a normalizer's pattern exceeds its limits on tells less.
+    (void)FindAdded(text, *raw, *normalized, normalizers, regex, written);
+  }
+  for (const int32_t id : written) control[static_cast<size_t>(id)] = true;
+  return control;
 }
 
 absl::Status CheckTop(const Json& root) {
@@ -325,7 +392,7 @@ const Json& At(const Json& root, const char* field) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view json,
-                                                               std::string_view chat_template,
+                                                               const ControlSource& source,
                                                                int32_t vocab_size) {
   auto file = ParseTokenizerFile(json);
   if (!file.ok()) return file.status();
@@ -347,7 +414,9 @@ absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view 
   if (!pre_tokenizers.ok()) return pre_tokenizers.status();
   parts.pre_tokenizers = std::move(pre_tokenizers->stages);
   options->byte_level = pre_tokenizers->byte_level;
-  options->never_made = ControlIds(tables, chat_template, vocab_size);
+  auto control = ControlIds(tables, source, parts.normalizers, vocab_size);
+  if (!control.ok()) return control.status();
+  options->never_made = *control;
   auto model = BpeModel::Make(tables, *vocabulary, *std::move(options));
   if (!model.ok()) return model.status();
   parts.model = *std::move(model);
@@ -359,10 +428,10 @@ absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view 
   auto ends = MakePostProcessor(At(root, "post_processor"), vocab_size);
   if (!ends.ok()) return ends.status();
   parts.ends = *std::move(ends);
-  auto raw = MakeAdded(tables, /*normalized=*/false, chat_template, parts.normalizers);
+  auto raw = MakeAdded(tables, /*normalized=*/false, *control, parts.normalizers);
   if (!raw.ok()) return raw.status();
   parts.raw = *std::move(raw);
-  auto normalized = MakeAdded(tables, /*normalized=*/true, chat_template, parts.normalizers);
+  auto normalized = MakeAdded(tables, /*normalized=*/true, *control, parts.normalizers);
   if (!normalized.ok()) return normalized.status();
   parts.normalized = *std::move(normalized);
   for (const AddedToken& token : tables.added) {

@@ -14,11 +14,11 @@
 
 namespace eta {
 
-// Control tokens are the added tokens that are special, and those that `chat_template` spells.
-// INVALID_ARGUMENT naming the field of a damaged file; UNIMPLEMENTED naming the part for what is
-// not known; FAILED_PRECONDITION for an id that is not below `vocab_size`.
+// Control tokens are the added tokens that are special, and those of `source`. INVALID_ARGUMENT
+// naming the field of a damaged file; UNIMPLEMENTED naming the part for what is not known;
+// FAILED_PRECONDITION for an id that is not below `vocab_size`.
 absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view json,
-                                                               std::string_view chat_template,
+                                                               const ControlSource& source,
                                                                int32_t vocab_size);
 
 }  // namespace eta

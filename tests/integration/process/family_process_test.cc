@@ -60,6 +60,31 @@ TEST(FamilyProcessTest, EveryFamilyAnswers) {
   }
 }
 
+// SmolLM2's vocabulary has no token for six control characters, and nothing begins its texts: such
+// a prompt would be none.
+TEST(FamilyProcessTest, AByteThatNoTokenStandsForIsRefusedAndEndsNothing) {
+  Replica server(ETA_SOURCE_DIR "/models/smollm2-eta/SmolLM2-135M-Instruct-ETA.Q8_0.gguf", "",
+                 {"--max_running", "1"});
+  ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
+  for (const std::string text : {"\x04", "\x06", "\x13", "\x14", "\x16", "\x1d", "a\x04"}) {
+    v1::GenerateRequest request;
+    request.set_text(text);
+    EXPECT_TRUE(Answer(server, request).empty());
+    EXPECT_EQ(server.status.error_code(), StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(FieldOf(server.status), "text");
+    EXPECT_THAT(server.status.error_message(),
+                HasSubstr("at offset " + std::to_string(text.size() - 1)));
+  }
+  v1::GenerateRequest chat;
+  v1::ChatMessage& message = *chat.mutable_chat()->add_messages();
+  message.set_role(v1::CHAT_ROLE_USER);
+  message.set_text("ab\x16");
+  EXPECT_TRUE(Answer(server, chat).empty());
+  EXPECT_EQ(FieldOf(server.status), "chat.messages[0].text") << server.status.error_message();
+  v1::GenerateRequest good = FamilyPrompt(4, 2);
+  EXPECT_EQ(Answer(server, good).size(), 2u) << server.status.error_message();
+}
+
 TEST(FamilyProcessTest, AWindowIsAHardLimit) {
   for (const std::string model : {"mistral-window", "qwen2-window"}) {
     SCOPED_TRACE(model);

@@ -129,8 +129,12 @@ TinyModel::TinyModel(const TinyModelOptions& options) {
   path_ = pattern;
   const std::string json = Config(options).dump();
   std::ofstream(path_ + "/config.json") << json;
-  std::filesystem::copy_file(std::string(ETA_SOURCE_DIR) + "/models/eta-27m/tokenizer.model",
-                             path_ + "/tokenizer.model");
+  if (options.tokenizer_json) {
+    std::ofstream(path_ + "/tokenizer.json") << *options.tokenizer_json;
+  } else {
+    std::filesystem::copy_file(std::string(ETA_SOURCE_DIR) + "/models/eta-27m/tokenizer.model",
+                               path_ + "/tokenizer.model");
+  }
   if (options.chat_template) {
     std::ofstream(path_ + "/chat_template.jinja") << *options.chat_template;
   }

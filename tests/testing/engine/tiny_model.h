@@ -40,6 +40,8 @@ struct TinyModelOptions {
   int32_t shards = 1;                        // above 1: that many files and an index
   std::optional<std::string> chat_template;  // chat_template.jinja
   std::optional<std::string> generation_config;  // generation_config.json
+  // tokenizer.json, instead of the embedded model's tokenizer.model.
+  std::optional<std::string> tokenizer_json;
 };
 
 // A chat template for it: "<s>user: Hello</s>assistant:", the two being tokens. It refuses a

@@ -125,6 +125,7 @@ absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
                                                " is no question: an object with prompt, 2 to ",
                                                kMostChoices, " choices and the answer's index"));
     }
+    text->line = lines->number();
     texts.push_back(*std::move(text));
     if (texts.size() > kMostQuestions) {
       return InvalidField("text", absl::StrCat("more than ", kMostQuestions, " questions"));
@@ -134,7 +135,9 @@ absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
   std::vector<Question> questions;
   for (const QuestionText& text : KeepSpread(std::move(texts), count)) {
     absl::StatusOr<Question> question = TokenizeChoices(text, tokenizer);
-    if (!question.ok()) return question.status();
+    if (!question.ok()) {
+      return InField(absl::StrCat("text, line ", text.line), question.status());
+    }
     questions.push_back(*std::move(question));
   }
   return questions;

@@ -17,7 +17,7 @@ std::optional<QuestionText> ParseQuestion(std::string_view line) {
       !json["answer"].is_number_unsigned()) {
     return std::nullopt;
   }
-  QuestionText question = {.prompt = json["prompt"].get<std::string>(), .choices = {}};
+  QuestionText question = {.line = 0, .prompt = json["prompt"].get<std::string>(), .choices = {}};
   for (const nlohmann::json& choice : json["choices"]) {
     if (!choice.is_string()) return std::nullopt;
     question.choices.push_back(choice.get<std::string>());

@@ -18,13 +18,14 @@ class Tokenizer;
 inline constexpr size_t kMostChoices = 16;
 
 struct QuestionText {
+  int64_t line = 0;  // of its file
   std::string prompt;
   std::vector<std::string> choices;  // each continues the prompt
   int32_t answer = 0;
 };
 
 struct Question {
-  std::vector<int32_t> prompt;                // begins with the begin-of-text token
+  std::vector<int32_t> prompt;                // begins as a prompt does
   std::vector<std::vector<int32_t>> choices;  // in tokens; each continues the prompt
   int32_t answer = 0;
 };

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/calibration/evaluation_fixture.h"
+#include "tests/testing/engine/tokenizer_json.h"
 
 namespace eta {
 namespace {
@@ -170,6 +171,24 @@ TEST_F(WindowsTest, DocumentsFollowEachOtherBetweenBeginAndEndOfText) {
   for (size_t i = 0; i < fitting; ++i) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(3 * i);
     EXPECT_EQ((*windows)[i], std::vector<int32_t>(begin, begin + 4));
+  }
+}
+
+TEST_F(WindowsTest, WhatNoTokenStandsForIsNamedWithItsDocument) {
+  ModelConfig config;
+  config.vocab_size = 16;
+  const auto tokenizer =
+      Tokenizer::Load({.tokenizer_json = TokenizerJson({"a", "b"}, {}).Dump()}, config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string path = Write("a.jsonl", "{\"text\": \"abab\"}\n{\"text\": \"abc\"}\n");
+  for (auto* const read : {&ReadWindows, &ReadDocumentWindows}) {
+    const auto source = TextSource::Open(path);
+    const absl::Status status = (*read)(**source, **tokenizer, 1, 0, kMaxTextTokens).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(GetErrorDetail(status).field, "text");
+    EXPECT_EQ(status.message(),
+              "text: document 2: the model's vocabulary has no token for character U+0063, at "
+              "offset 2");
   }
 }
 

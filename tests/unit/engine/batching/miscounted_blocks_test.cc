@@ -36,6 +36,27 @@ TEST(BlockPoolAllocate, GivesAllOrNothing) {
   EXPECT_THAT(more, IsEmpty());
 }
 
+// Prepare and Submit let none in; a scheduler that found one all the same would plan no row for it,
+// and no step would end it.
+TEST(SequenceWithoutTokens, CostsItselfAlone) {
+  const TinyModel model;
+  const auto backend = *MakeBackend({.name = "cpu", .num_threads = 1});
+  ScriptedEngine engine(
+      {.model_dir = model.path(), .num_blocks = 16, .batcher = {.max_running = 1}}, *backend);
+  Request request = testing::Greedy({}, 4);
+  request.id = "0";
+  engine.Submit(request);
+  request = testing::Greedy(Prompt(5, 1), 4);
+  request.id = "1";
+  engine.Submit(request);
+  for (int step = 0; step < 8; ++step) ASSERT_TRUE(engine.Step().ok());
+  EXPECT_TRUE(absl::IsInternal(engine.failure(0))) << engine.failure(0);
+  EXPECT_EQ(GetErrorDetail(engine.failure(0)).reason, "INTERNAL_ERROR");
+  EXPECT_TRUE(engine.failure(1).ok()) << engine.failure(1);
+  EXPECT_EQ(engine.ids(1).size(), 4u) << "it has the slot at once";
+  EXPECT_EQ(engine.dispatcher().pool().num_used(), 0);
+}
+
 #ifdef ETA_FAILPOINTS
 class MiscountedBlocks : public ::testing::Test {
  protected:

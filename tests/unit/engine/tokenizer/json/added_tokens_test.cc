@@ -1,5 +1,7 @@
 #include "engine/tokenizer/json/added_tokens.h"
 
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,10 +13,11 @@ using testing::ElementsAre;
 
 // Stretches of text as they are, tokens as "#id".
 std::vector<std::string> Split(const AddedTokens& tokens, const std::string& text,
-                               const std::vector<ByteRange>& control) {
+                               const std::vector<ByteRange>& control,
+                               const std::set<int32_t>& withheld = {}) {
   std::vector<std::string> parts;
   tokens.Split(
-      text, control,
+      text, JoinTouching(control), withheld,
       [&](ByteRange range) { parts.push_back(text.substr(range.begin, range.end - range.begin)); },
       [&parts](int32_t id) { parts.push_back(absl::StrCat("#", id)); });
   return parts;
@@ -29,6 +32,22 @@ TEST(AddedTokens, ControlTokensCountInTheirRangesAlone) {
   EXPECT_THAT(Split(tokens, text, {{0, 1}, {1, 3}}), ElementsAre("#1", "a<s>", "#2"))
       << "touching ranges are one";
   EXPECT_THAT(Split(tokens, text, {{0, 3}, {4, 7}}), ElementsAre("#1", "a", "#1", "#2"));
+}
+
+TEST(AddedTokens, WithheldOnesAreCutOutsideOfTheRanges) {
+  const AddedTokens tokens({{.text = "<t>", .id = 2}, {.text = "<u>", .id = 3}});
+  EXPECT_THAT(Split(tokens, "a<t>b<u><t>", {{8, 11}}, {2}), ElementsAre("a<", "t>b", "#3", "#2"));
+  EXPECT_THAT(Split(tokens, "<t><t>", {{0, 3}}, {2}), ElementsAre("#2", "<", "t>"));
+}
+
+TEST(AddedTokens, FindsThoseOfTextButWhiteSpace) {
+  const AddedTokens tokens({{.text = "<s>", .id = 1, .control = true},
+                            {.text = "ab", .id = 2},
+                            {.text = "bc", .id = 3},
+                            {.text = "  ", .id = 4}});
+  std::set<int32_t> ids;
+  tokens.FindIn("<s>abc  ", ids);
+  EXPECT_THAT(ids, ElementsAre(2)) << "where the text is split, from the left on";
 }
 
 TEST(AddedTokens, TheLongestThatMayCountIsTaken) {

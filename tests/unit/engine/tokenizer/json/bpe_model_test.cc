@@ -1,6 +1,7 @@
 #include "engine/tokenizer/json/bpe_model.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -29,10 +30,18 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> Make(const std::vector<std::stri
 std::vector<int32_t> Ids(const BpeModel& model, const std::string& text, bool with_cache = true) {
   BpeScratch scratch(with_cache);
   std::vector<int32_t> first, again;
-  model.Encode(text, scratch, first);
-  model.Encode(text, scratch, again);
+  EXPECT_EQ(model.Encode(text, scratch, first), std::nullopt) << text;
+  EXPECT_EQ(model.Encode(text, scratch, again), std::nullopt) << text;
   EXPECT_EQ(first, again) << "from the cache";
   return first;
+}
+
+std::optional<size_t> NoTokenAt(const BpeModel& model, const std::string& text) {
+  BpeScratch scratch(/*with_cache=*/true);
+  std::vector<int32_t> ids;
+  const auto place = model.Encode(text, scratch, ids);
+  EXPECT_EQ(model.Encode(text, scratch, ids), place) << "nothing of it is kept";
+  return place;
 }
 
 TEST(BpeModel, EarlierMergesComeFirstAndTheLastOfEqualOnesCounts) {
@@ -59,14 +68,30 @@ TEST(BpeModel, APieceThatIsATokenNeedsNoMerges) {
 TEST(BpeModel, CharactersOutsideOfTheVocabulary) {
   const std::vector<std::string> tokens = {"<unk>", "a", "b", "ab"};
   const Merges merges = {{"a", "b"}};
-  EXPECT_THAT(Ids(**Make(tokens, merges, {}), "axyb"), ElementsAre(3)) << "get lost";
-  EXPECT_EQ((*Make(tokens, merges, {}))->max_token_bytes(), 0u);
+  EXPECT_EQ(NoTokenAt(**Make(tokens, merges, {}), "axyb"), 1u) << "nothing gets lost";
+  EXPECT_EQ((*Make(tokens, merges, {}))->max_token_bytes(), 5u);
   BpeOptions options{.unk_token = "<unk>"};
   EXPECT_THAT(Ids(**Make(tokens, merges, options), "axyb"), ElementsAre(1, 0, 0, 2));
   EXPECT_EQ((*Make(tokens, merges, options))->max_token_bytes(), 5u);
   options.fuse_unk = true;
   EXPECT_THAT(Ids(**Make(tokens, merges, options), "axybx"), ElementsAre(1, 0, 2, 0));
   EXPECT_EQ((*Make(tokens, merges, options))->max_token_bytes(), 0u);
+}
+
+TEST(BpeModel, TellsTheFirstPlaceThatNoTokenStandsFor) {
+  const std::vector<std::string> tokens = {"a", "b", "ab", "<0xC3>"};
+  const Merges merges = {{"a", "b"}};
+  const std::string words(80, 'a');  // cut before it is merged
+  for (BpeOptions options :
+       {BpeOptions{}, BpeOptions{.byte_level = true}, BpeOptions{.byte_fallback = true},
+        BpeOptions{.ignore_merges = true}}) {
+    const auto model = Make(tokens, merges, options);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(NoTokenAt(**model, "\x04"), 0u);
+    EXPECT_EQ(NoTokenAt(**model, "abb\xC3\xA9x"), 3u) << "not all bytes of it are tokens";
+    EXPECT_EQ(NoTokenAt(**model, words + "x" + words + "x"), words.size());
+    EXPECT_EQ(NoTokenAt(**model, "abab"), std::nullopt) << "the scratch is as before";
+  }
 }
 
 TEST(BpeModel, BytesOfACharacterWhereAllOfThemAreThere) {

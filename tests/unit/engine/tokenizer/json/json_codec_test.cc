@@ -86,6 +86,76 @@ TEST(JsonCodec, WhiteSpaceIsNoControlThoughTheTemplateSpellsIt) {
   EXPECT_THAT(Ids(*tokenizer, "a  b"), ElementsAre(0, 11, 1));
 }
 
+// A marker that the template makes of parts, which its source does not spell.
+constexpr char kBuiltMarkers[] =
+    "{% for m in messages %}{{ '<' + m['role'][:1] + '>' + m['content'] }}{% endfor %}"
+    "{% if tools %}{{ '<' + 'b>' }}{% endif %}";
+
+TEST(JsonCodec, WhatTheTemplateBuildsIsControl) {
+  TokenizerJson file({"a", "b", "<", ">", "s", "u", "t"}, {});
+  file.Add("<u>", 10);
+  file.Add("<s>", 11);
+  file.Add("<b>", 12);
+  file.Add("<ab>", 13);
+  file.Add("  ", 14);
+  const auto plain = Load(file);
+  EXPECT_THAT(Ids(*plain, "<u><b>"), ElementsAre(10, 12)) << "no template, no structure";
+  const auto tokenizer = Load(file, 64, kBuiltMarkers);
+  EXPECT_THAT(Ids(*tokenizer, "<u><s>"), ElementsAre(2, 5, 3, 2, 4, 3));
+  EXPECT_THAT(Ids(*tokenizer, "<b>"), ElementsAre(2, 1, 3)) << "written with tools alone";
+  EXPECT_THAT(Ids(*tokenizer, "<ab>  a"), ElementsAre(13, 14, 0)) << "others are as they were";
+  const std::vector<ByteRange> first = {{0, 1}, {1, 3}};
+  EXPECT_THAT(*tokenizer->Encode("<u><u>", false, first), ElementsAre(10, 2, 5, 3));
+}
+
+TEST(JsonCodec, WhatIsStructureInOneChatIsNoTextInIt) {
+  for (const bool normalized : {false, true}) {
+    TokenizerJson file({"a", "b", "<", ">", "<b", "<b>"}, {{"<", "b"}, {"<b", ">"}});
+    if (normalized) file.root["normalizer"] = {{"type", "Lowercase"}};
+    file.Add("<b>", 5, {{"normalized", normalized}});
+    file.Add("<a>", 6, kSpecial);
+    file.Add("  ", 7);
+    const auto tokenizer = Load(file);
+    EXPECT_THAT(Ids(*tokenizer, "a<b>"), ElementsAre(0, 5));
+    const std::vector<ByteRange> first = {{0, 6}};
+    EXPECT_THAT(*tokenizer->Encode("<a><b>a<b>  ", false, first), ElementsAre(6, 5, 0, 2, 1, 3, 7))
+        << "neither as a token nor by merges";
+    const std::vector<ByteRange> other = {{0, 3}};
+    EXPECT_THAT(*tokenizer->Encode("<a><b>", false, other), ElementsAre(6, 5));
+  }
+}
+
+TEST(JsonCodec, WhatBeginsAndEndsATextIsControl) {
+  TokenizerJson file = Plain();
+  file.Add("<s>", 10);
+  ModelConfig config = ConfigOf(64);
+  config.eos_ids = {10};
+  const auto tokenizer = Tokenizer::Load({.tokenizer_json = file.Dump()}, config);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(Ids(**tokenizer, "<s>"), ElementsAre(4, 6, 5));
+}
+
+TEST(JsonCodec, WhatNoTokenStandsForIsNamedWithItsPlace) {
+  TokenizerJson file = Plain();
+  const auto error = [](const Tokenizer& tokenizer, std::string_view text) {
+    const absl::Status status = tokenizer.Encode(text, true).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  const auto characters = Load(file);
+  EXPECT_THAT(error(*characters, "ab \xC3\xA9"), HasSubstr("character U+00E9, at offset 3"));
+  EXPECT_THAT(error(*characters, std::string_view("a\0", 2)), HasSubstr("U+0000, at offset 1"));
+  file.root["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_THAT(error(*Load(file), "abX"), HasSubstr("character U+0078, which its tokenizer writes"));
+  EXPECT_THAT(error(*Load(file), "abxX"), HasSubstr("character U+0078, at offset 2"));
+  file.root["normalizer"] = nullptr;
+  file.root["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const auto bytes = Load(file);
+  EXPECT_THAT(error(*bytes, "ab\x04"), HasSubstr("no token for byte 0x04, at offset 2"));
+  EXPECT_THAT(error(*bytes, "\xC3\xA9"), HasSubstr("byte 0xC3, at offset 0"));
+  EXPECT_THAT(Ids(*bytes, "ab"), ElementsAre(3));
+}
+
 TEST(JsonCodec, NeitherWholePiecesNorMergesMakeAControlToken) {
   TokenizerJson file({"a", "b", "ab"}, {{"a", "b"}});
   file.Add("ab", 2, kSpecial);
