@@ -261,8 +261,11 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   sequence.rope_theta = RopeTheta(info_.config, context);
   sequence.seed = prepared.request.sampling.seed ? *prepared.request.sampling.seed : RandomSeed();
   sequence.arrival = prepared.arrival;
-  sequence.below_min_mass =
-      live_mass_->BeginsFull(prepared.request.tenant, sequence.attention, Clock::now());
+  if (sequence.attention.begin == Begin::kFullWhereRecentMassWasLow) {
+    const bool full =
+        live_mass_->BeginsFull(prepared.request.tenant, sequence.attention, Clock::now());
+    sequence.attention.begin = full ? Begin::kFull : Begin::kAsAsked;
+  }
   sequence.share_prefix = options_.prefix_cache;
   sequence.request = std::move(prepared.request);
   sequence.sink = std::move(sink);

@@ -41,6 +41,15 @@ void AttentionCounter::AddPrefill(const PrefillReads& reads) {
   prefill_.density += reads.density;
 }
 
+RowReads AttentionCounter::AddFallback(int32_t kv_len) {
+  const int64_t keys = static_cast<int64_t>(kv_len) * static_cast<int64_t>(layers_.size());
+  ++fallback_rows_;
+  fallback_keys_ += keys * num_kv_heads_;
+  return {.keys_attended = keys * num_query_heads_,
+          .keys_read = keys * num_kv_heads_,
+          .values_read = keys * num_kv_heads_};
+}
+
 AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   AttentionStatistics statistics;
   statistics.decode_rows = rows_;
@@ -52,6 +61,8 @@ AttentionStatistics AttentionCounter::Statistics(bool with_layers) const {
   statistics.kv_bytes_read = keys_read_ * key_bytes_ + values_read_ * (token_bytes_ - key_bytes_);
   statistics.kv_bytes_dense = keys_cached_ * token_bytes_;
   statistics.index_bytes_read = records_read_ * record_bytes_ + keys_scored_ * key_bytes_;
+  statistics.fallback_rows = fallback_rows_;
+  statistics.fallback_kv_bytes_read = fallback_keys_ * token_bytes_;
   statistics.prefill_rows = prefill_.rows;
   statistics.prefill_keys_attended = prefill_.keys_attended;
   statistics.prefill_keys_eligible = prefill_.keys_eligible;

@@ -55,6 +55,9 @@ class AttentionCounter {
     error_ += error;
   }
   void AddPrefill(const PrefillReads& reads);
+  // A decode row of kv_len tokens with full attention for want of mass, in all layers. Returns what
+  // it read.
+  RowReads AddFallback(int32_t kv_len);
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }
 
@@ -81,6 +84,8 @@ class AttentionCounter {
   int64_t keys_scored_ = 0;   // likewise
   std::vector<Layer> layers_;
   PrefillReads prefill_;
+  int64_t fallback_rows_ = 0;
+  int64_t fallback_keys_ = 0;  // summed over rows, layers and KV heads
   int64_t shadow_row_layers_ = 0;
   double mass_ = 0.0;  // summed over them
   double error_ = 0.0;

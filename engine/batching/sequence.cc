@@ -29,7 +29,7 @@ TokenDetail Detail(const SampleRow& row) {
 // Full where the request begins with full attention.
 ResolvedAttention AttentionOfPrompt(const SequenceOptions& options) {
   ResolvedAttention attention = options.attention;
-  if (options.below_min_mass) attention.options.sparse_prefill = false;
+  if (attention.begin == Begin::kFull) attention.options.sparse_prefill = false;
   return attention;
 }
 
@@ -57,7 +57,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
       counter_(config, geometry) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
   tempered_.Append(tokens_);
-  if (options_.below_min_mass) full_from_ = 0;
+  if (options_.attention.begin == Begin::kFull) full_from_ = 0;
 }
 
 Sequence::~Sequence() {
@@ -100,7 +100,7 @@ SequenceRows Sequence::RowAhead(int32_t row_begin) const {
 // Full attention keeps the source of thresholds and the offset, which gate what it reads.
 void Sequence::AttendAt(int32_t position, SequenceRows& rows) const {
   options_.attention.ApplyTo(rows);
-  if (!full_from_ || position < *full_from_) return;
+  if (!FallsBack(position)) return;
   rows.attention.admit_all = true;
   rows.attention.uniform_floor = false;
   rows.attention.relative = false;
@@ -134,8 +134,7 @@ void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
                             .seed = options_.seed,
                             .rope_factor = options_.rope_factor,
                             .rope_theta = options_.rope_theta,
-                            .attention = options_.attention,
-                            .below_min_mass = options_.below_min_mass});
+                            .attention = options_.attention});
 }
 
 void Sequence::Preempt() {

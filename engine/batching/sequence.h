@@ -29,10 +29,9 @@ struct SequenceOptions {
   Request request;
   std::shared_ptr<EventSink> sink;
   std::vector<int32_t> prompt;
-  ResolvedAttention attention;
-  float rope_factor = 1.0f;  // that gave this base; see rope_base.h
+  ResolvedAttention attention;  // its `begin` is kAsAsked or kFull
+  float rope_factor = 1.0f;     // that gave this base; see rope_base.h
   float rope_theta = 0.0f;
-  bool below_min_mass = false;  // as of LiveMass: full attention from the first token on
   uint64_t seed = 0;
   Clock::time_point arrival;
   bool share_prefix = true;  // false: no keys are made, nothing is shared
@@ -107,6 +106,9 @@ class Sequence {
   // now are.
   int32_t prompt_counted() const { return prompt_counted_; }
   void CountedPrompt(int32_t end) { prompt_counted_ = std::max(prompt_counted_, end); }
+
+  // Whether a decode row has full attention for want of mass.
+  bool FallsBack(int32_t position) const { return full_from_ && position >= *full_from_; }
 
   // Whether its own rows are measured (guarded_rows.h), and no others.
   bool guarded() const { return options_.attention.min_mass.has_value(); }

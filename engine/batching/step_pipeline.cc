@@ -366,7 +366,11 @@ void StepPipeline::CountReads(Step& step) {
     if (member.rows.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       if (!member.sequence->Counts(member.rows.position + i)) continue;
-      const RowReads reads = step.batch.Count(member.rows, i, member.sequence->counter());
+      const int32_t kv_len = member.rows.position + i + 1;
+      const bool fallback = member.sequence->FallsBack(member.rows.position + i);
+      AttentionCounter& counter = member.sequence->counter();
+      const RowReads reads =
+          fallback ? counter.AddFallback(kv_len) : step.batch.Count(member.rows, i, counter);
       const Screening screening = step.batch.Screened(member.rows, i);
       member.sequence->CountedRow();
       const KvGeometry& geometry = step.batch.geometry();
@@ -376,7 +380,8 @@ void StepPipeline::CountReads(Step& step) {
       step.decode_rows.push_back({.request = &member.sequence->request(),
                                   .attention = &member.sequence->attention(),
                                   .row = member.rows.row_begin + i,
-                                  .kv_len = member.rows.position + i + 1,
+                                  .kv_len = kv_len,
+                                  .fallback = fallback,
                                   .screened = screening.records,
                                   .scored = screening.keys,
                                   .keys_attended = reads.keys_attended,

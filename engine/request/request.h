@@ -63,9 +63,14 @@ struct OutputOptions {
 // of kind outlier.
 enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 
+// With what an answer begins whose request has a min_mass. kFull: full attention, of the prompt and
+// of every token. kFullWhereRecentMassWasLow: the engine makes one of the others of it
+// (request/shadow/live_mass.h).
+enum class Begin : uint8_t { kAsAsked, kFull, kFullWhereRecentMassWasLow };
+
 // What the client asked for. Overrides that the mode does not read (z, floor, pinned_blocks,
-// sink_blocks, shared_reads, confirm, sparse_prefill and min_mass of full attention; z of relative
-// thresholds) are refused, never ignored.
+// sink_blocks, shared_reads, confirm, sparse_prefill, min_mass and begin of full attention; z of
+// relative thresholds; begin without a min_mass) are refused, never ignored.
 struct AttentionChoice {
   static constexpr float kMaxOffset = 100.0f;
   static constexpr float kMaxZ = 16.0f;
@@ -85,6 +90,7 @@ struct AttentionChoice {
   // (0, 1]: a request whose shadow rows keep less of full attention's mass goes on with full
   // attention.
   std::optional<float> min_mass;
+  std::optional<Begin> begin;  // needs a min_mass, its own or the profile's
 };
 
 // What it became: named in the first message, used for every row of the request.
@@ -95,6 +101,7 @@ struct ResolvedAttention {
   bool head_z = false;  // the profile's z per head applies, not options.z
   bool temper_special = false;
   std::optional<float> min_mass;
+  Begin begin = Begin::kAsAsked;  // other than that with min_mass only
 
   // Makes it the setting of a sequence's rows, which then point into the profile.
   void ApplyTo(SequenceRows& rows) const {
@@ -147,11 +154,9 @@ struct StartedEvent {
   int32_t cached_tokens = 0;  // of the prompt, taken from shared blocks
   int32_t max_tokens = 0;     // of the answer
   uint64_t seed = 0;
-  float rope_factor = 1.0f;  // over 1 when prompt and answer may pass the trained length
-  float rope_theta = 0.0f;   // the base that goes with it; the checkpoint's own where it is 1
-  ResolvedAttention attention;
-  bool below_min_mass =
-      false;  // full attention from the first token on (request/shadow/live_mass.h)
+  float rope_factor = 1.0f;     // over 1 when prompt and answer may pass the trained length
+  float rope_theta = 0.0f;      // the base that goes with it; the checkpoint's own where it is 1
+  ResolvedAttention attention;  // its `begin` is kAsAsked or kFull
 };
 
 // Prompt tokens done so far; sent while a prompt takes more than one step.
@@ -190,6 +195,9 @@ struct AttentionStatistics {
   // and tails that are always read, which screening scores.
   int64_t index_bytes_read = 0;
   std::vector<LayerStatistics> layers;  // [L], if asked for
+  // Decode rows with full attention for want of mass (min_mass), which nothing above counts.
+  int64_t fallback_rows = 0;
+  int64_t fallback_kv_bytes_read = 0;
   // Rows of sparse prefill, each counted once; 0: the prompt's pass was full, or all of it cached.
   int64_t prefill_rows = 0;
   double prefill_density = 0.0;  // a mean over them, as head_density

@@ -202,6 +202,7 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       check.Require(!choice.confirm, "attention.confirm", sentence);
       check.Require(!choice.sparse_prefill, "attention.prefill", sentence);
       check.Require(!choice.min_mass, "attention.min_mass", sentence);
+      check.Require(!choice.begin, "attention.begin", sentence);
       check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
                     "full attention of a model without a gate does not read this");
       break;
@@ -217,6 +218,9 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       break;
   }
   const bool full = ModeOf(choice, config) == AttentionMode::kFull;
+  const bool has_min_mass = choice.min_mass || (choice.profile && choice.profile->min_mass);
+  check.Require(full || !choice.begin || has_min_mass, "attention.begin",
+                "needs a min_mass, the request's own or its profile's");
   check.Require(full || !config.has_relative_thresholds() || !choice.z, "attention.z",
                 "relative thresholds do not read this");
   check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
@@ -334,6 +338,7 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   options.relative = config.has_relative_thresholds();
   if (profile.relative_c) options.relative_c = *profile.relative_c;
   resolved.min_mass = choice.min_mass ? choice.min_mass : profile.min_mass;
+  resolved.begin = choice.begin.value_or(Begin::kAsAsked);
   return resolved;
 }
 

@@ -120,6 +120,21 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     default:
       return UnknownEnum("attention.prefill");
   }
+  switch (in.begin()) {
+    case v1::BEGIN_UNSPECIFIED:
+      break;
+    case v1::BEGIN_AS_ASKED:
+      out.begin = Begin::kAsAsked;
+      break;
+    case v1::BEGIN_FULL:
+      out.begin = Begin::kFull;
+      break;
+    case v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW:
+      out.begin = Begin::kFullWhereRecentMassWasLow;
+      break;
+    default:
+      return UnknownEnum("attention.begin");
+  }
   if (in.has_min_mass()) out.min_mass = in.min_mass();
   if (in.has_confirm()) out.confirm = in.confirm();
   return absl::OkStatus();
@@ -159,7 +174,9 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
   out.set_reads(in.options.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
   out.set_confirm(in.options.confirm);
   out.set_prefill(in.options.sparse_prefill ? v1::PREFILL_SPARSE : v1::PREFILL_FULL);
-  if (in.min_mass) out.set_min_mass(*in.min_mass);
+  if (!in.min_mass) return;
+  out.set_min_mass(*in.min_mass);
+  out.set_begin(in.begin == Begin::kFull ? v1::BEGIN_FULL : v1::BEGIN_AS_ASKED);
 }
 
 void Convert(std::chrono::nanoseconds in, google::protobuf::Duration& out) {
@@ -193,6 +210,8 @@ void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
   if (in.prefill_rows > 0) out.set_prefill_density(in.prefill_density);
   out.set_prefill_keys_attended(in.prefill_keys_attended);
   out.set_prefill_keys_eligible(in.prefill_keys_eligible);
+  out.set_fallback_steps(in.fallback_rows);
+  out.set_fallback_kv_bytes_read(in.fallback_kv_bytes_read);
   out.set_shadow_row_layers(in.shadow_row_layers);
   if (in.shadow_row_layers > 0) {
     out.set_mass_kept(in.mass_kept);
@@ -289,7 +308,6 @@ v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& mod
   started.set_seed(event.seed);
   started.set_rope_theta(event.rope_theta);
   started.set_rope_factor(event.rope_factor);
-  started.set_below_min_mass(event.below_min_mass);
   Convert(event.attention, *started.mutable_attention());
   return message;
 }

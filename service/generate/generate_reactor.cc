@@ -138,7 +138,10 @@ absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::st
       if (answer.ok()) usable = ValidateProfile(**answer, self->service_.engine.info());
       if (GetErrorDetail(usable).reason == "DRAINING") return usable;
       self->default_profile_ = self->record().default_profile = UseOf(usable);
-      return usable.ok() ? self->SubmitWith(*std::move(answer)) : self->Submit();
+      if (usable.ok()) return self->SubmitWith(*std::move(answer));
+      AttentionChoice& choice = self->request_.attention;
+      if (!choice.min_mass) choice.begin.reset();  // only the profile's could have asked for one
+      return self->Submit();
     });
     if (!status.ok()) self->End(status);
   });

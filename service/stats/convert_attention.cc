@@ -130,6 +130,8 @@ void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
   out.set_keys_read(totals.keys_read);
   out.set_keys_cached(totals.keys_cached);
   out.set_values_read(totals.values_read);
+  out.set_fallback_steps(totals.fallback_rows);
+  out.set_fallback_kv_bytes_read(totals.fallback_kv_bytes_read);
   out.set_prefill_steps(totals.prefill_rows);
   if (totals.prefill_rows > 0) {
     out.set_prefill_density(totals.prefill_density / static_cast<double>(totals.prefill_rows));
@@ -144,7 +146,9 @@ void FillAttention(const ServerStatus& status, v1::Stats& out) {
   for (const AccountSeries& account : status.telemetry.accounts) {
     const AttentionTotals& totals = account.attention;
     if (!account.shown()) continue;
-    if (totals.decode_rows > 0 || totals.prefill_rows > 0) series.push_back(&account);
+    if (totals.decode_rows + totals.prefill_rows + totals.fallback_rows > 0) {
+      series.push_back(&account);
+    }
   }
   const std::set<const AccountSeries*> with_layers = BusiestWithLayers(series);
   std::sort(series.begin(), series.end(), [](const auto* a, const auto* b) {

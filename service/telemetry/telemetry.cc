@@ -124,14 +124,19 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
   for (const DecodeRowReport& row : report.decode) {
     Account& account =
         AccountOf(*row.request, row.attention->mode, row.attention->profile.get(), now);
+    if (row.fallback) {
+      ++account.series.attention.fallback_rows;
+      account.series.attention.fallback_keys_read += row.keys_read;
+      continue;
+    }
     step_accounts_.push_back(&account);
     step_rows_.push_back({.report = &row, .totals = &account.heads});
   }
   HeadTotals::Add(report, step_rows_);
   const int64_t layer_heads = int64_t{shape_.num_layers} * shape_.num_query_heads;
   const int64_t layer_groups = int64_t{shape_.num_layers} * shape_.num_kv_heads;
-  for (size_t i = 0; i < report.decode.size(); ++i) {
-    const DecodeRowReport& row = report.decode[i];
+  for (size_t i = 0; i < step_rows_.size(); ++i) {
+    const DecodeRowReport& row = *step_rows_[i].report;
     Account& account = *step_accounts_[i];
     AttentionTotals& totals = account.series.attention;
     const int64_t eligible = row.kv_len * layer_heads;

@@ -12,6 +12,7 @@ AccountSeries Telemetry::SeriesOf(const Account& account, Clock::time_point now)
   attention.kv_bytes_read =
       attention.keys_read * key_bytes_ + attention.values_read * (token_bytes_ - key_bytes_);
   attention.kv_bytes_dense = attention.keys_cached * token_bytes_;
+  attention.fallback_kv_bytes_read = attention.fallback_keys_read * token_bytes_;
   attention.index_bytes_read =
       account.records_read * record_bytes_ + account.keys_scored * key_bytes_;
   return series;
@@ -88,6 +89,9 @@ void AttentionTotals::Add(const AttentionTotals& other) {
   kv_bytes_read += other.kv_bytes_read;
   kv_bytes_dense += other.kv_bytes_dense;
   index_bytes_read += other.index_bytes_read;
+  fallback_rows += other.fallback_rows;
+  fallback_keys_read += other.fallback_keys_read;
+  fallback_kv_bytes_read += other.fallback_kv_bytes_read;
   prefill_rows += other.prefill_rows;
   prefill_keys_attended += other.prefill_keys_attended;
   prefill_keys_eligible += other.prefill_keys_eligible;

@@ -29,6 +29,9 @@ struct AttentionTotals {
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;
+  int64_t fallback_rows = 0;  // with full attention for want of mass: nothing above counts them
+  int64_t fallback_keys_read = 0;
+  int64_t fallback_kv_bytes_read = 0;
   int64_t prefill_rows = 0;           // of sparse prefill
   int64_t prefill_keys_attended = 0;  // as keys_attended, of them
   int64_t prefill_keys_eligible = 0;  // likewise

@@ -132,6 +132,7 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(!resolved.temper_special || model.config.gate != eta::Gate::kNone);
   Require(!resolved.min_mass || (*resolved.min_mass > 0 && *resolved.min_mass <= 1));
   Require(!resolved.options.admit_all || !resolved.min_mass);
+  Require(resolved.begin == eta::Begin::kAsAsked || resolved.min_mass);
   Require(!resolved.options.uniform_floor || model.config.gate != eta::Gate::kNone);
   Require((resolved.profile != nullptr) == (resolved.mode == eta::AttentionMode::kProfile));
 }

@@ -41,6 +41,7 @@ PREFILL_ROWS = "eta_attention_prefill_rows_total"
 MASS = ("eta_attention_mass_kept_ratio_sum", "eta_attention_mass_kept_ratio_count")
 ERROR = ("eta_attention_output_error_total", "eta_attention_mass_kept_ratio_count")
 FALLBACKS = "eta_attention_fallbacks_total"
+FALLBACK_ROWS = "eta_attention_fallback_rows_total"
 BETWEEN = "eta_inter_token_latency_seconds"
 ONE = "tenant, profile, version"
 BY = f"mode, {ONE}"
@@ -231,6 +232,16 @@ def build():
                 [
                     query(
                         f"sum by ({BY}) (rate({FALLBACKS}[$__rate_interval]))",
+                        NAMED,
+                    )
+                ],
+            ),
+            series(
+                "Decode steps with full attention for want of mass",
+                "Per second. No density and nothing under What it saves counts them.",
+                [
+                    query(
+                        f"sum by ({BY}) (rate({FALLBACK_ROWS}[$__rate_interval]))",
                         NAMED,
                     )
                 ],

@@ -1,8 +1,8 @@
 // What requests that attend alike kept of full attention's mass within the last ten minutes, so
-// that a request with min_mass does not begin with what was just found wanting.
+// that a request that wishes so (Begin) does not begin with what was just found wanting.
 //
 // Alike: of one tenant, in one mode, with one version of a profile and the same options. Where
-// their mass lies under min_mass (MassEstimate), a request begins with full attention. One in
+// their mass lies under min_mass (MassEstimate), such a request begins with full attention. One in
 // kProbes begins as it asked all the same, and is watched like any other: so an improvement is
 // seen. What is older than the window is forgotten, and then all begin as they asked again.
 //
@@ -33,7 +33,8 @@ class LiveMass {
   // A measured row-layer.
   void Add(const std::string& tenant, const ResolvedAttention& attention, float mass,
            Clock::time_point now);
-  // Whether a request that comes now begins with full attention; without min_mass it never does.
+  // Whether a request that comes now, and wishes to begin full where recent mass was low, does;
+  // without min_mass it never does.
   bool BeginsFull(const std::string& tenant, const ResolvedAttention& attention,
                   Clock::time_point now);
 

@@ -47,6 +47,10 @@ void AddOutcome(const CallRecord& record, LogEvent& event) {
       .Add("first_token_ms", Milliseconds(outcome.timing.first_token))
       .Add("decode_ms", Milliseconds(outcome.timing.decode));
   const AttentionStatistics& attention = outcome.attention;
+  if (attention.fallback_rows > 0) {
+    event.Add("fallback_rows", attention.fallback_rows)
+        .Add("fallback_kv_bytes_read", attention.fallback_kv_bytes_read);
+  }
   if (attention.decode_rows == 0) return;  // then there are no densities
   event.Add("decode_rows", attention.decode_rows)
       .Add("head_density", attention.head_density)

@@ -163,7 +163,11 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   }
   if (finished.has_full_from()) {
     phrases.push_back(
-        absl::StrCat("full attention from token ", finished.full_from(), " on, below min_mass"));
+        absl::StrCat("full attention from token ", finished.full_from(), " on, for want of mass"));
+    if (stats.fallback_steps() > 0) {
+      phrases.push_back(absl::StrCat(stats.fallback_steps(), " steps with it read ",
+                                     ReadableBytes(stats.fallback_kv_bytes_read())));
+    }
   }
   if (stats.kv_bytes_dense() > 0) {
     phrases.push_back(absl::StrFormat("KV read %s of %s (%.1f %%), index %s",

@@ -86,6 +86,11 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
   if (flags.special_keys == "attend") attention->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   if (flags.special_keys == "temper") attention->set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   if (flags.min_mass) attention->set_min_mass(*flags.min_mass);
+  if (flags.begin == "as_asked") attention->set_begin(v1::BEGIN_AS_ASKED);
+  if (flags.begin == "full") attention->set_begin(v1::BEGIN_FULL);
+  if (flags.begin == "full_where_recent_mass_was_low") {
+    attention->set_begin(v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW);
+  }
   if (flags.confirm) attention->set_confirm(*flags.confirm);
   if (flags.prefill == "full") attention->set_prefill(v1::PREFILL_FULL);
   if (flags.prefill == "sparse") attention->set_prefill(v1::PREFILL_SPARSE);
@@ -205,6 +210,13 @@ void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
   command
       ->add_option("--min_mass", flags->min_mass,
                    "Go on with full attention if less of its softmax is kept, above 0 to 1")
+      ->group("Attention");
+  command
+      ->add_option(
+          "--begin", flags->begin,
+          "With min_mass: as_asked, full, or full_where_recent_mass_was_low, which depends "
+          "on earlier requests; default as_asked")
+      ->check(CLI::IsMember({"as_asked", "full", "full_where_recent_mass_was_low"}))
       ->group("Attention");
   command->add_flag("--layers", flags->layers, "Show the densities of every layer")
       ->group("Attention");

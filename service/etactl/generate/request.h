@@ -48,6 +48,7 @@ struct GenerateFlags {
   std::string reads;         // "own", "shared"; empty: the default
   std::string special_keys;  // "attend", "temper"; empty: the default
   std::optional<float> min_mass;
+  std::string begin;
   std::optional<bool> confirm;
   std::string prefill;
 

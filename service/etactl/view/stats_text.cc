@@ -348,11 +348,11 @@ std::string Quality(const v1::Stats& stats) {
                     number(totals.has_output_error(), totals.output_error()),
                     number(recent.has_mass_kept(), recent.mass_kept()),
                     number(series.has_calibrated_mass(), series.calibrated_mass()),
-                    absl::StrCat(series.fallbacks())});
+                    absl::StrCat(series.fallbacks()), absl::StrCat(totals.fallback_steps())});
   }
   if (rows.empty()) return "";
   return Table(2, WithHeader({"quality", "tenant", "row-layers", "mass kept", "output error",
-                              "mass, last 10 min", "calibrated", "gone full"},
+                              "mass, last 10 min", "calibrated", "gone full", "full steps"},
                              std::move(rows)));
 }
 

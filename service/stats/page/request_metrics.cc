@@ -60,6 +60,8 @@ constexpr AttentionMetric kAttentionMetrics[] = {
     {"attention_kv_bytes_read_total", &AttentionTotals::kv_bytes_read, true},
     {"attention_kv_bytes_dense_total", &AttentionTotals::kv_bytes_dense, true},
     {"attention_index_bytes_read_total", &AttentionTotals::index_bytes_read, false},
+    {"attention_fallback_rows_total", &AttentionTotals::fallback_rows, false},
+    {"attention_fallback_kv_bytes_read_total", &AttentionTotals::fallback_kv_bytes_read, false},
 };
 
 }  // namespace

@@ -50,6 +50,16 @@ TEST_F(BadAttentionTest, WordsThatAreNotKnown) {
             "attention.special_keys");
   EXPECT_EQ(BadField(With([](v1::Attention& a) { a.set_prefill(static_cast<v1::Prefill>(3)); })),
             "attention.prefill");
+  EXPECT_EQ(BadField(With([](v1::Attention& a) {
+              a.set_min_mass(0.5f);
+              a.set_begin(static_cast<v1::Begin>(4));
+            })),
+            "attention.begin");
+}
+
+TEST_F(BadAttentionTest, ABeginningWithoutALeastMass) {
+  EXPECT_EQ(BadField(With([](v1::Attention& a) { a.set_begin(v1::BEGIN_FULL); })),
+            "attention.begin");
 }
 
 TEST_F(BadAttentionTest, WhatFullAttentionDoesNotRead) {
@@ -64,6 +74,7 @@ TEST_F(BadAttentionTest, WhatFullAttentionDoesNotRead) {
   EXPECT_EQ(full([](v1::Attention& a) { a.set_confirm(false); }), "attention.confirm");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_prefill(v1::PREFILL_FULL); }), "attention.prefill");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_min_mass(0.5f); }), "attention.min_mass");
+  EXPECT_EQ(full([](v1::Attention& a) { a.set_begin(v1::BEGIN_AS_ASKED); }), "attention.begin");
   EXPECT_EQ(full([](v1::Attention& a) { a.set_special_keys(v1::SPECIAL_KEYS_TEMPER); }), "code 0");
 }
 

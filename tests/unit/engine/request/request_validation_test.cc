@@ -249,6 +249,17 @@ TEST(RequestValidation, OptionsOfAttentionHaveRanges) {
   }
 }
 
+TEST(RequestValidation, AnAnswerBeginsOtherwiseWithALeastMassOnly) {
+  for (const Begin begin : {Begin::kAsAsked, Begin::kFull, Begin::kFullWhereRecentMassWasLow}) {
+    EXPECT_EQ(Field([&](Request& r) { r.attention.begin = begin; }), "attention.begin");
+    EXPECT_EQ(Field([&](Request& r) {
+                r.attention.begin = begin;
+                r.attention.min_mass = 0.9f;
+              }),
+              "ok");
+  }
+}
+
 TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
   for (const AttentionMode mode : {AttentionMode::kDynamic, AttentionMode::kFull}) {
     const auto temper = [mode](bool whether) {
@@ -287,6 +298,7 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   EXPECT_EQ(full([](AttentionChoice& a) { a.confirm = false; }), "attention.confirm");
   EXPECT_EQ(full([](AttentionChoice& a) { a.sparse_prefill = false; }), "attention.prefill");
   EXPECT_EQ(full([](AttentionChoice& a) { a.min_mass = 0.9f; }), "attention.min_mass");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.begin = Begin::kAsAsked; }), "attention.begin");
   EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
       << "full is the default of a plain model with the paper's index";
 }
@@ -441,6 +453,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   EXPECT_TRUE(defaults.options.confirm);
   EXPECT_TRUE(defaults.options.sparse_prefill);
   EXPECT_FLOAT_EQ(defaults.min_mass.value_or(0.0f), 0.75f);
+  EXPECT_EQ(defaults.begin, Begin::kAsAsked);
   SequenceRows rows;
   defaults.ApplyTo(rows);
   EXPECT_EQ(rows.frozen_thresholds, nullptr);
@@ -450,6 +463,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   choice.confirm = false;
   choice.sparse_prefill = false;
   choice.min_mass = 0.5f;
+  choice.begin = Begin::kFull;
   choice.offset = 1.0f;
   const ResolvedAttention own = ResolveAttention(choice, RelativeModel());
   EXPECT_EQ(own.options.sink_blocks, 0);
@@ -457,6 +471,7 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   EXPECT_FALSE(own.options.confirm);
   EXPECT_FALSE(own.options.sparse_prefill);
   EXPECT_FLOAT_EQ(own.min_mass.value_or(0.0f), 0.5f);
+  EXPECT_EQ(own.begin, Begin::kFull);
   EXPECT_FLOAT_EQ(own.options.offset, 1.0f);
 }
 

@@ -182,12 +182,13 @@ TEST(EtactlStats, QualityStandsBesideItsPromise) {
   series.mutable_recent()->set_mass_kept(0.8);
   series.set_calibrated_mass(0.97);
   series.set_fallbacks(3);
+  series.mutable_totals()->set_fallback_steps(200);
   EXPECT_NE(
       DescribeStats(stats, nullptr)
           .find("quality          tenant  row-layers  mass kept  output error  mass, last 10 min  "
-                "calibrated  gone full\n"
+                "calibrated  gone full  full steps\n"
                 "profile legal@3  acme            40      0.912         0.250              0.800  "
-                "     0.970          3\n"),
+                "     0.970          3         200\n"),
       std::string::npos)
       << DescribeStats(stats, nullptr);
 }

@@ -155,11 +155,15 @@ TEST(EtactlRequest, ChoosesAttention) {
 TEST(EtactlRequest, RefusesWhatItCannotUnderstand) {
   EXPECT_FALSE(RequestOf({"x", "--attention", "half"}).ok());
   const auto options = RequestOf({"x", "--sink_blocks=2", "--reads=shared", "--special_keys=temper",
-                                  "--min_mass=0.9", "--confirm=true", "--prefill=sparse"});
+                                  "--min_mass=0.9", "--confirm=true", "--prefill=sparse",
+                                  "--begin=full_where_recent_mass_was_low"});
   EXPECT_EQ(options->attention().sink_blocks(), 2);
   EXPECT_EQ(options->attention().reads(), v1::READS_SHARED);
   EXPECT_EQ(options->attention().special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_EQ(options->attention().min_mass(), 0.9f);
+  EXPECT_EQ(options->attention().begin(), v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW);
+  EXPECT_EQ(RequestOf({"x", "--begin=full"})->attention().begin(), v1::BEGIN_FULL);
+  EXPECT_EQ(RequestOf({"x", "--begin=as_asked"})->attention().begin(), v1::BEGIN_AS_ASKED);
   EXPECT_TRUE(options->attention().confirm());
   EXPECT_EQ(options->attention().prefill(), v1::PREFILL_SPARSE);
   const auto usual =
@@ -292,6 +296,18 @@ TEST(EtactlStatistics, NameWhatGoesBeyondThePaper) {
   for (const char* part :
        {"relative thresholds of -3.9", "1 sink block,", "shared reads", "reads confirmed",
         "sparse prefill", "special keys tempered", "at least 0.9 of the mass"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
+  }
+}
+
+TEST(EtactlStatistics, StepsWithFullAttentionStandApart) {
+  v1::Finished finished;
+  finished.set_full_from(122);
+  finished.mutable_attention()->set_fallback_steps(78);
+  finished.mutable_attention()->set_fallback_kv_bytes_read(2048);
+  const std::string line = DescribeStatistics({}, finished);
+  for (const char* part :
+       {"full attention from token 122 on, for want of mass", "78 steps with it read 2.0 KiB"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
   }
 }

@@ -31,6 +31,7 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
   EXPECT_FALSE(request->attention.shared_reads.has_value());
   EXPECT_FALSE(request->attention.temper_special.has_value());
   EXPECT_FALSE(request->attention.min_mass.has_value());
+  EXPECT_FALSE(request->attention.begin.has_value());
   EXPECT_EQ(request->priority, Priority::kNormal);
 }
 
@@ -97,6 +98,7 @@ TEST(ToRequest, CarriesEveryField) {
   attention.set_min_mass(0.9f);
   attention.set_confirm(true);
   attention.set_prefill(v1::PREFILL_SPARSE);
+  attention.set_begin(v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW);
 
   const auto request = ToRequest(message);
   ASSERT_TRUE(request.ok());
@@ -130,6 +132,7 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request->attention.min_mass, 0.9f);
   EXPECT_EQ(request->attention.confirm, true);
   EXPECT_EQ(request->attention.sparse_prefill, true);
+  EXPECT_EQ(request->attention.begin, Begin::kFullWhereRecentMassWasLow);
   stopping.set_max_tokens(256);
   EXPECT_FALSE(ToRequest(message)->stopping.fit_max_tokens);
   attention.set_reads(v1::READS_OWN);
@@ -256,14 +259,14 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   v1::AttentionUsed used = ToMessage(event, "m").started().attention();
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
-               used.has_min_mass() || used.has_confirm() || used.has_prefill());
+               used.has_min_mass() || used.has_begin() || used.has_confirm() || used.has_prefill());
 
   event.attention.mode = AttentionMode::kDynamic;
   used = ToMessage(event, "m").started().attention();
   EXPECT_TRUE(used.has_sink_blocks());
   EXPECT_EQ(used.sink_blocks(), 0);
   EXPECT_EQ(used.reads(), v1::READS_OWN);
-  EXPECT_FALSE(used.has_relative_threshold() || used.has_min_mass());
+  EXPECT_FALSE(used.has_relative_threshold() || used.has_min_mass() || used.has_begin());
 
   event.attention.temper_special = false;
   event.attention.options.sink_blocks = 1;
@@ -279,6 +282,9 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(used.relative_threshold(), -4.5f);
   EXPECT_EQ(used.min_mass(), 0.75f);
+  EXPECT_EQ(used.begin(), v1::BEGIN_AS_ASKED);
+  event.attention.begin = Begin::kFull;
+  EXPECT_EQ(ToMessage(event, "m").started().attention().begin(), v1::BEGIN_FULL);
   EXPECT_TRUE(used.confirm());
   EXPECT_EQ(used.prefill(), v1::PREFILL_SPARSE);
   EXPECT_FALSE(used.has_z()) << "which relative thresholds do not read";

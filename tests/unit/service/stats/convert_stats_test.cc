@@ -271,6 +271,8 @@ TEST(ConvertStats, QualityStandsBesideWhatCalibrationPromised) {
   measured.recent.all.shadow_row_layers = 2;
   measured.recent.all.mass_kept = 1.6;
   measured.fallbacks = 3;
+  measured.attention.fallback_rows = 9;
+  measured.attention.fallback_kv_bytes_read = 900;
   status.profiles = {Loaded("default", "legal", 1, 0.082, 0.164),
                      Loaded("default", "legal", 2, 0.02, 0.05)};
   status.profiles[0].retained_mass = 0.97;
@@ -282,6 +284,8 @@ TEST(ConvertStats, QualityStandsBesideWhatCalibrationPromised) {
   EXPECT_DOUBLE_EQ(first.recent().mass_kept(), 0.8);
   EXPECT_DOUBLE_EQ(first.calibrated_mass(), 0.97);
   EXPECT_EQ(first.fallbacks(), 3);
+  EXPECT_EQ(first.totals().fallback_steps(), 9);
+  EXPECT_EQ(first.totals().fallback_kv_bytes_read(), 900);
   const v1::AttentionSeries& second = stats.attention(1);
   EXPECT_FALSE(second.totals().has_mass_kept()) << "nothing was measured";
   EXPECT_FALSE(second.recent().has_mass_kept());

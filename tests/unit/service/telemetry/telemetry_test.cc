@@ -774,7 +774,16 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   const std::vector<ShadowReport> measured = {
       {.request = &request, .attention = &attention, .kv_len = 100, .mass = 0.9f, .error = 0.1f},
       {.request = &request, .attention = &attention, .kv_len = 100, .mass = 0.7f, .error = 0.3f}};
-  telemetry.OnStep({.sequences = 1, .decode_rows = 1, .shadow = measured});
+  // A row with full attention for want of mass is none of the version's.
+  const DecodeRowReport full{.request = &request,
+                             .attention = &attention,
+                             .kv_len = 100,
+                             .fallback = true,
+                             .keys_attended = 400,
+                             .keys_read = 200,
+                             .values_read = 200};
+  telemetry.OnStep(
+      {.sequences = 1, .decode_rows = 1, .decode = std::span(&full, 1), .shadow = measured});
   FinishedEvent outcome;
   outcome.output_tokens = 2;
   outcome.full_from = 1;
@@ -793,6 +802,10 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   EXPECT_EQ(account.recent.all.shadow_row_layers, 2);
   EXPECT_NEAR(account.recent.all.mass_kept, 1.6, 1e-6);
   EXPECT_EQ(account.fallbacks, 1);
+  EXPECT_EQ(account.attention.fallback_rows, 1);
+  EXPECT_EQ(account.attention.decode_rows, 0);
+  EXPECT_EQ(account.attention.keys_read, 0);
+  EXPECT_EQ(account.recent.all.decode_rows, 0) << "nor of what drifts";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Requests with min_mass: what keeps too little goes on with full attention, at a token that
-// depends on the request alone, and what attends like it begins so.
+// depends on the request alone, and what attends like it begins so if it wishes.
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/checkpoint.h"
@@ -55,7 +55,7 @@ TEST_F(MinMass, WhatKeepsTooLittleGoesOnWithFullAttention) {
   const auto engine = Start(Options());
   const Answer answer = Ask(*engine, Losing(0.999f));
   ASSERT_TRUE(answer.finished.has_value());
-  EXPECT_FALSE(answer.started.at(0).below_min_mass);
+  EXPECT_EQ(answer.started.at(0).attention.begin, Begin::kAsAsked);
   ASSERT_TRUE(answer.finished->full_from.has_value());
   EXPECT_EQ(*answer.finished->full_from, kSwitch) << "within 200 tokens";
   const AttentionStatistics& attention = answer.finished->attention;
@@ -70,7 +70,21 @@ TEST_F(MinMass, WhatKeepsTooLittleGoesOnWithFullAttention) {
     return std::vector<int32_t>(of.ids.begin(), of.ids.begin() + kSwitch);
   };
   EXPECT_EQ(until(answer), until(careless));
-  EXPECT_GT(attention.keys_read, careless.finished->attention.keys_read);
+
+  // Rows with full attention are no rows of what was asked for.
+  Request shorter = Losing({});
+  shorter.stopping.max_tokens = kSwitch;
+  const AttentionStatistics own = Ask(*Start(Options()), shorter).finished->attention;
+  EXPECT_EQ(attention.decode_rows, own.decode_rows);
+  EXPECT_EQ(attention.keys_attended, own.keys_attended);
+  EXPECT_EQ(attention.keys_read, own.keys_read);
+  EXPECT_EQ(attention.kv_bytes_dense, own.kv_bytes_dense);
+  EXPECT_EQ(attention.union_density, own.union_density);
+  EXPECT_EQ(attention.decode_rows + attention.fallback_rows, kTokens - 1);
+  Request whole = Losing({});
+  whole.attention = {.mode = AttentionMode::kFull};
+  EXPECT_EQ(attention.kv_bytes_dense + attention.fallback_kv_bytes_read,
+            Ask(*Start(Options()), whole).finished->attention.kv_bytes_read);
 }
 
 TEST_F(MinMass, WhatKeepsEnoughGoesOnAsItIs) {
@@ -80,22 +94,42 @@ TEST_F(MinMass, WhatKeepsEnoughGoesOnAsItIs) {
             GuardedRows::kLayers * (kTokens / GuardedRows::kPeriod));
 }
 
-TEST_F(MinMass, TheNextRequestBeginsWithFullAttention) {
+TEST_F(MinMass, TheNextRequestIsAnsweredAlike) {
   const auto engine = Start(Options());
-  Ask(*engine, Losing(0.999f));
-  const Answer next = Ask(*engine, Losing(0.999f));
-  EXPECT_TRUE(next.started.at(0).below_min_mass);
+  const Answer first = Ask(*engine, Losing(0.999f));
+  for (int i = 0; i < 3; ++i) {
+    const Answer next = Ask(*engine, Losing(0.999f));
+    EXPECT_EQ(next.ids, first.ids);
+    EXPECT_EQ(next.finished->full_from, first.finished->full_from);
+  }
+}
+
+TEST_F(MinMass, TheNextRequestBeginsWithFullAttentionIfItWishes) {
+  const auto engine = Start(Options());
+  Request wishing = Losing(0.999f);
+  wishing.attention.begin = Begin::kFullWhereRecentMassWasLow;
+  EXPECT_EQ(Ask(*engine, wishing).started.at(0).attention.begin, Begin::kAsAsked);
+  const Answer next = Ask(*engine, wishing);
+  EXPECT_EQ(next.started.at(0).attention.begin, Begin::kFull);
   EXPECT_EQ(next.started.at(0).attention.mode, AttentionMode::kProfile);
   EXPECT_EQ(next.finished->full_from, 0);
-  EXPECT_EQ(next.finished->attention.union_density, 1.0);
+  EXPECT_EQ(next.finished->attention.decode_rows, 0) << "none is the profile's own";
+  EXPECT_EQ(next.finished->attention.fallback_rows, kTokens - 1);
   EXPECT_EQ(next.finished->attention.shadow_row_layers, 0);
   // As if every block were pinned.
   Request whole = Losing({});
   whole.attention.pinned_blocks = 1024;
   EXPECT_EQ(next.ids, Ask(*engine, whole).ids);
 
-  EXPECT_FALSE(Ask(*engine, Losing({})).started.at(0).below_min_mass) << "it asks for nothing";
-  EXPECT_FALSE(Ask(*engine, Losing(0.999f, 2)).started.at(0).below_min_mass) << "another tenant";
+  // What Started says repeats the answer anywhere.
+  Request repeated = Losing(0.999f);
+  repeated.attention.begin = next.started.at(0).attention.begin;
+  EXPECT_EQ(Ask(*Start(Options()), repeated).ids, next.ids);
+
+  Request stranger = Losing(0.999f, 2);
+  stranger.attention.begin = Begin::kFullWhereRecentMassWasLow;
+  EXPECT_EQ(Ask(*engine, stranger).started.at(0).attention.begin, Begin::kAsAsked)
+      << "another tenant";
 }
 
 TEST_F(MinMass, TheSwitchDependsOnTheRequestAlone) {
