@@ -159,6 +159,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                       .query_heads = config.num_query_heads,
                       .block_size = info.block_size,
                       .sub_block = info.sub_block};
+  content.formats = {.index = info.index, .kv_dtype = info.kv_dtype, .weights = info.weights};
   if (config.has_predictor) {
     const ResolvedAttention defaults =
         ResolveAttention({.mode = AttentionMode::kProfile,

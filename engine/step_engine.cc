@@ -152,6 +152,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.beginning = tokenizer_->beginning();
   info_.backend = backend_->description();
   info_.kv_dtype = options_.kv_dtype;
+  info_.weights = options_.weights;
   info_.index_dtype = cache_->geometry().index_dtype;
   info_.index = cache_->geometry().index;
   info_.max_token_bytes = tokenizer_->max_token_bytes();

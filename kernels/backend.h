@@ -54,11 +54,6 @@ class Buffer {
   size_t size_;
 };
 
-// How a weight matrix is kept. kNative: as in the checkpoint, in float32, float16 or bfloat16; on
-// cuda in the type of products. kInt8: 8-bit integers with one scale per output channel (half the
-// bytes of 16 bits, a small loss of precision).
-enum class WeightFormat : uint8_t { kNative, kInt8 };
-
 // A weight [N, K] in the backend's own arrangement. Immutable.
 class Matrix {
  public:

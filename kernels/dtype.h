@@ -20,6 +20,16 @@ enum class DType : uint8_t {
   kFloat8E4M3  // for the KV cache only, with scales: quantize.h
 };
 
+// How a weight matrix is kept. kNative: as in the checkpoint, in float32, float16 or bfloat16; on
+// cuda in the type of products. kInt8: 8-bit integers with one scale per output channel (half the
+// bytes of 16 bits, a small loss of precision).
+enum class WeightFormat : uint8_t { kNative, kInt8 };
+
+// "native" or "int8", as flags and answers have them.
+constexpr std::string_view Name(WeightFormat format) {
+  return format == WeightFormat::kInt8 ? "int8" : "native";
+}
+
 // Bytes per element.
 size_t SizeOf(DType dtype);
 

@@ -136,11 +136,14 @@ class Reader {
 
 // Visits the numbers between labels and thresholds in their order, for reading and for writing.
 template <typename Stream, typename Content>
-void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
+void VisitNumbers(Stream& stream, Content& content) {
   stream.Number(content.geometry.layers);
   stream.Number(content.geometry.query_heads);
   stream.Number(content.geometry.block_size);
   stream.Number(content.geometry.sub_block);
+  stream.Number(content.formats.index);
+  stream.Number(content.formats.kv_dtype);
+  stream.Number(content.formats.weights);
   stream.Number(content.offset);
   stream.Number(content.z);
   stream.Number(content.floor);
@@ -162,7 +165,6 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Optional(content.evidence.dynamic_head_density);
   stream.Optional(content.evidence.dynamic_union_density);
   stream.Optional(content.evidence.dynamic_recall);
-  if (schema < 2) return;
   stream.Optional(content.evidence.increase_over_full);
   stream.Optional(content.evidence.increase_over_dynamic);
   stream.Number(content.evidence.choice_sequences);
@@ -171,7 +173,6 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Number(content.evidence.choice_documents);
   stream.Number(content.evidence.held_out_documents);
   stream.Number(content.evidence.equal_documents);
-  if (schema < 3) return;
   stream.Optional(content.evidence.retained_mass);
   stream.Optional(content.evidence.retained_mass_p1);
   stream.Optional(content.evidence.single_needles);
@@ -181,13 +182,11 @@ void VisitNumbers(Stream& stream, Content& content, int32_t schema) {
   stream.Boolean(content.temper_special);
   stream.Optional(content.min_mass);
   stream.Optional(content.relative_c);
-  if (schema < 4) return;
   stream.Boolean(content.confirm);
-  if (schema < 5) return;
   stream.Boolean(content.sparse_prefill);
 }
 
-void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {
+void WriteContent(const ProfileContent& content, Writer& out) {
   out.Number(static_cast<uint32_t>(content.labels.size()));
   for (const auto& [key, value] : content.labels) {
     out.Text(key);
@@ -195,14 +194,14 @@ void WriteContent(const ProfileContent& content, int32_t schema, Writer& out) {
   }
   out.Text(content.model_fingerprint);
   out.Text(content.tokenizer_fingerprint);
-  VisitNumbers(out, content, schema);
+  VisitNumbers(out, content);
   out.Numbers(content.thresholds);
   out.Boolean(!content.z_per_head.empty());
   out.Numbers(content.z_per_head);
 }
 
 // False if labels are too many or out of order. CheckProfileContent checks the numbers.
-bool ReadContent(Reader& in, int32_t schema, ProfileContent& content) {
+bool ReadContent(Reader& in, ProfileContent& content) {
   uint32_t labels = 0;
   in.Number(labels);
   if (!CheckProfileLabelCount(labels).ok()) return false;
@@ -215,7 +214,7 @@ bool ReadContent(Reader& in, int32_t schema, ProfileContent& content) {
   }
   in.Text(content.model_fingerprint);
   in.Text(content.tokenizer_fingerprint);
-  VisitNumbers(in, content, schema);
+  VisitNumbers(in, content);
   const ProfileGeometry& geometry = content.geometry;
   if (in.failed() || geometry.layers < 1 || geometry.query_heads < 1) return false;
   // cannot wrap: both were found to be 1 or more, and have 31 bits
@@ -247,7 +246,7 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
   out.Number(record.create_time_us);
   out.Text(record.request_id);
   out.Text(record.payload_digest);
-  WriteContent(record.content, kProfileSchemaVersion, out);
+  WriteContent(record.content, out);
   absl::StatusOr<std::string> checksum = Sha256Hex(out.bytes());
   if (!checksum.ok()) return checksum.status();
   record.checksum = *std::move(checksum);
@@ -266,13 +265,13 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   Reader in(body.substr(kMagic.size()));
   int32_t schema = 0;
   in.Number(schema);
-  if (schema > kProfileSchemaVersion) {
+  if (schema < 1) return Corrupt("has no schema version");
+  if (schema != kProfileSchemaVersion) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      absl::StrCat("a stored profile has schema version ", schema,
-                                  "; this build reads up to ", kProfileSchemaVersion),
-                     {.reason = "PROFILE_SCHEMA_TOO_NEW"});
+                                  "; this build reads ", kProfileSchemaVersion, " alone"),
+                     {.reason = "PROFILE_SCHEMA_MISMATCH"});
   }
-  if (schema < 1) return Corrupt("has no schema version");
 
   std::string tenant_id, name, request_id, payload_digest;
   int64_t version = 0, create_time_us = 0;
@@ -292,7 +291,7 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
                        .payload_digest = std::move(payload_digest),
                        .content = {},
                        .checksum = *checksum};
-  if (!ReadContent(in, schema, record.content) || !in.AtEnd()) {
+  if (!ReadContent(in, record.content) || !in.AtEnd()) {
     return Corrupt("is not encoded as it should be");
   }
   if (record.version < 1 || !CheckProfileName("name", record.name).ok() ||
@@ -304,10 +303,10 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   return record;
 }
 
-absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content, int32_t schema) {
+absl::StatusOr<std::string> ProfileContentDigest(const ProfileContent& content) {
   RETURN_IF_ERROR(CheckProfileContent(content));
   Writer out;
-  WriteContent(content, schema, out);
+  WriteContent(content, out);
   return Sha256Hex(out.bytes());
 }
 

@@ -12,6 +12,7 @@
 #include "engine/base/json/json_fields.h"
 #include "engine/base/json/json_writer.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/model_config.h"
 
 namespace eta {
 namespace {
@@ -22,6 +23,14 @@ constexpr char kFormat[] = "eta-profile";
 constexpr size_t kMaxDepth = 3;
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 constexpr int32_t kMaxSize = std::numeric_limits<int32_t>::max();
+constexpr std::array<std::string_view, 2> kIndexes = {Name(IndexKind::kMoment),
+                                                      Name(IndexKind::kOutlier)};
+constexpr std::array<DType, 4> kKvDtypes = {DType::kFloat16, DType::kBFloat16, DType::kFloat32,
+                                            DType::kFloat8E4M3};
+constexpr std::array<std::string_view, 4> kKvDtypeNames = {"float16", "bfloat16", "float32",
+                                                           "float8_e4m3"};
+constexpr std::array<std::string_view, 2> kWeights = {Name(WeightFormat::kNative),
+                                                      Name(WeightFormat::kInt8)};
 constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
 constexpr std::array<std::string_view, 2> kReads = {"own", "shared"};
 constexpr std::array<std::string_view, 2> kPrefills = {"full", "sparse"};
@@ -187,7 +196,7 @@ absl::Status ReadNeedles(JsonFields& fields, const std::string& field,
   return counts.Finish();
 }
 
-absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& evidence) {
+absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
   JsonFields fields(object, "evidence.");
   evidence.perplexity_full = fields.Number("perplexity_full");
   evidence.perplexity_dynamic = NumberOrNull(fields, "perplexity_dynamic");
@@ -202,7 +211,6 @@ absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& e
   evidence.calibration_tokens = fields.Integer("calibration_tokens", 1, kMaxInteger);
   evidence.held_out_sequences = fields.Integer("held_out_sequences", 0, kMaxInteger);
   evidence.held_out_tokens = fields.Integer("held_out_tokens", 0, kMaxInteger);
-  if (schema < 2) return fields.Finish();
   const absl::Status over_full =
       ReadInterval(fields, "increase_over_full", evidence.increase_over_full);
   const absl::Status over_dynamic =
@@ -213,13 +221,10 @@ absl::Status ReadEvidence(const Json& object, int64_t schema, ProfileEvidence& e
   evidence.choice_documents = fields.Integer("choice_documents", 0, kMaxInteger);
   evidence.held_out_documents = fields.Integer("held_out_documents", 0, kMaxInteger);
   evidence.equal_documents = fields.Integer("equal_documents", 0, kMaxInteger);
-  absl::Status single, multi;
-  if (schema >= 3) {
-    evidence.retained_mass = NumberOrNull(fields, "retained_mass");
-    evidence.retained_mass_p1 = NumberOrNull(fields, "retained_mass_p1");
-    single = ReadNeedles(fields, "single_needles", evidence.single_needles);
-    multi = ReadNeedles(fields, "multi_needles", evidence.multi_needles);
-  }
+  evidence.retained_mass = NumberOrNull(fields, "retained_mass");
+  evidence.retained_mass_p1 = NumberOrNull(fields, "retained_mass_p1");
+  const absl::Status single = ReadNeedles(fields, "single_needles", evidence.single_needles);
+  const absl::Status multi = ReadNeedles(fields, "multi_needles", evidence.multi_needles);
   for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic, single, multi}) {
     if (!status.ok()) return status;
   }
@@ -231,22 +236,33 @@ std::optional<float> FloatOrNull(JsonFields& fields, const std::string& field) {
   return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
 }
 
-// What schema 3 added to a profile's defaults, and its kind.
-void ReadSchema3(JsonFields& fields, ProfileContent& content) {
+void ReadFormats(JsonFields& fields, ProfileFormats& formats) {
+  formats.index = static_cast<IndexKind>(Choice(fields, "index", kIndexes));
+  formats.kv_dtype = kKvDtypes[Choice(fields, "kv_dtype", kKvDtypeNames)];
+  formats.weights = static_cast<WeightFormat>(Choice(fields, "weights", kWeights));
+}
+
+// A profile's defaults, and its kind.
+void ReadOperatingPoint(JsonFields& fields, ProfileContent& content) {
+  content.offset = static_cast<float>(fields.Number("offset"));
+  content.z = static_cast<float>(fields.Number("z"));
+  content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
   content.sink_blocks = static_cast<int32_t>(fields.Integer("sink_blocks", 0, kMaxSize));
   content.shared_reads = Choice(fields, "reads", kReads) == 1;
   content.temper_special = Choice(fields, "special_keys", kSpecialKeys) == 1;
   content.min_mass = FloatOrNull(fields, "min_mass");
   content.relative_c = FloatOrNull(fields, "relative_threshold");
+  content.confirm = fields.Boolean("confirm");
+  content.sparse_prefill = Choice(fields, "prefill", kPrefills) == 1;
 }
 
 absl::Status CheckHeader(const Json& json) {
   const auto schema = json.find("schema_version");
-  if (schema != json.end() && schema->is_number_integer() && *schema > kProfileSchemaVersion) {
+  if (schema != json.end() && schema->is_number_integer() && *schema != kProfileSchemaVersion) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("schema_version: is newer than ", kProfileSchemaVersion,
-                                  ", which this build reads"),
-                     {.reason = "PROFILE_SCHEMA_TOO_NEW", .field = "schema_version"});
+                     absl::StrCat("schema_version: is ", schema->dump(), "; this build reads ",
+                                  kProfileSchemaVersion, " alone"),
+                     {.reason = "PROFILE_SCHEMA_MISMATCH", .field = "schema_version"});
   }
   return absl::OkStatus();
 }
@@ -278,6 +294,9 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("block_size").Value(content.geometry.block_size);
   json.Key("sub_block").Value(content.geometry.sub_block);
   json.End();
+  json.Key("index").Value(Name(content.formats.index));
+  json.Key("kv_dtype").Value(Name(content.formats.kv_dtype));
+  json.Key("weights").Value(Name(content.formats.weights));
   json.Key("offset").Value(content.offset);
   json.Key("z").Value(content.z);
   json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
@@ -324,7 +343,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   PortableProfile profile;
   ProfileContent& content = profile.content;
   if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));
-  const int64_t schema = fields.Integer("schema_version", 1, kProfileSchemaVersion);
+  fields.Integer("schema_version", kProfileSchemaVersion, kProfileSchemaVersion);
   profile.name = fields.Text("name");
   profile.version = fields.Integer("version", 1, kMaxInteger);
   profile.create_time_us = fields.Integer("create_time_us", 0, kMaxInteger);
@@ -339,15 +358,11 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   content.tokenizer_fingerprint = fields.Text("tokenizer_fingerprint");
   const absl::Status geometry = ReadGeometry(fields.Object("geometry"), content.geometry);
   if (!geometry.ok()) return fields.status().ok() ? geometry : fields.status();
-  content.offset = static_cast<float>(fields.Number("offset"));
-  content.z = static_cast<float>(fields.Number("z"));
-  content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
-  if (schema >= 3) ReadSchema3(fields, content);
-  if (schema >= 4) content.confirm = fields.Boolean("confirm");
-  if (schema >= 5) content.sparse_prefill = Choice(fields, "prefill", kPrefills) == 1;
+  ReadFormats(fields, content.formats);
+  ReadOperatingPoint(fields, content);
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
-  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), schema, content.evidence);
+  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), content.evidence);
   const size_t width = static_cast<size_t>(content.geometry.query_heads);
   if (!content.relative_c) {
     content.thresholds = ReadRows(fields, "thresholds", width);
@@ -364,8 +379,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
     if (!status.ok()) return status;
   }
   RETURN_IF_ERROR(CheckProfileName("name", profile.name));
-  const absl::StatusOr<std::string> digest =
-      ProfileContentDigest(content, static_cast<int32_t>(schema));
+  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
   if (!digest.ok()) return digest.status();
   if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");
   return profile;

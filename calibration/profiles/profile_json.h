@@ -27,7 +27,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile);
 
 // INVALID_ARGUMENT, naming the field, for a field that is unknown, missing, repeated, of another
 // type or outside its limits, and for contents that do not match `content_sha256`.
-// FAILED_PRECONDITION (PROFILE_SCHEMA_TOO_NEW) for a newer schema.
+// FAILED_PRECONDITION (PROFILE_SCHEMA_MISMATCH) for another schema.
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text);
 
 }  // namespace eta

@@ -65,6 +65,20 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
   return absl::OkStatus();
 }
 
+absl::Status CheckFormats(const ProfileFormats& formats) {
+  if (formats.index > IndexKind::kOutlier) return InvalidField("index", "is unknown");
+  if (formats.weights > WeightFormat::kInt8) return InvalidField("weights", "is unknown");
+  switch (formats.kv_dtype) {
+    case DType::kFloat32:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat8E4M3:
+      return absl::OkStatus();
+    default:
+      return InvalidField("kv_dtype", "is no format of a KV cache");
+  }
+}
+
 // A relative profile has nothing that its rule does not read.
 absl::Status CheckRelative(const ProfileContent& content) {
   RETURN_IF_ERROR(
@@ -77,6 +91,7 @@ absl::Status CheckRelative(const ProfileContent& content) {
   if (content.z != 0.0f) return none("z", "must be 0");
   if (content.floor != ProfileFloor::kNone) return none("floor", "must be none");
   if (content.temper_special) return none("special_keys", "must be attend");
+  if (content.formats.index != IndexKind::kOutlier) return none("index", "must be outlier");
   return absl::OkStatus();
 }
 
@@ -275,6 +290,7 @@ absl::Status CheckProfileContent(const ProfileContent& content) {
   RETURN_IF_ERROR(CheckFingerprint("model_fingerprint", content.model_fingerprint));
   RETURN_IF_ERROR(CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint));
   RETURN_IF_ERROR(CheckGeometry(content.geometry));
+  RETURN_IF_ERROR(CheckFormats(content.formats));
   RETURN_IF_ERROR(content.relative_c ? CheckRelative(content) : CheckPerHead(content));
   RETURN_IF_ERROR(CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
                              AttentionChoice::kMaxOffset));

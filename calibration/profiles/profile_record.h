@@ -13,11 +13,13 @@
 
 #include "absl/status/status.h"
 #include "engine/base/tenant.h"
+#include "kernels/dtype.h"
+#include "kernels/params.h"
 
 namespace eta {
 
-// The schema that this build writes. It also reads older ones.
-inline constexpr int32_t kProfileSchemaVersion = 5;
+// The schema that this build writes, and the only one that it reads.
+inline constexpr int32_t kProfileSchemaVersion = 6;
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024
@@ -25,6 +27,14 @@ struct ProfileGeometry {
   int32_t block_size = 0;   // b, 1 to 1024 tokens
   int32_t sub_block = 0;    // divides block_size; 0 = flat
   friend bool operator==(const ProfileGeometry&, const ProfileGeometry&) = default;
+};
+
+// What the server that calibrated a profile computed with.
+struct ProfileFormats {
+  IndexKind index = IndexKind::kMoment;  // outlier with a relative threshold
+  DType kv_dtype = DType::kFloat16;      // as --kv_dtype takes them
+  WeightFormat weights = WeightFormat::kNative;
+  friend bool operator==(const ProfileFormats&, const ProfileFormats&) = default;
 };
 
 enum class ProfileFloor : uint8_t { kNone = 0, kUniform = 1 };
@@ -86,7 +96,6 @@ struct ProfileEvidence {
   int64_t held_out_sequences = 0;     // at least 0
   int64_t held_out_tokens = 0;
 
-  // What follows is missing in profiles of schema 1.
   // How far the frozen perplexity lies above the other two, of the same tokens. Absent: too few of
   // them to tell; over dynamic also without a predictor.
   std::optional<PercentInterval> increase_over_full;
@@ -99,7 +108,6 @@ struct ProfileEvidence {
   int64_t held_out_documents = 0;
   int64_t equal_documents = 0;  // left out, since they were equal to another
 
-  // What follows is missing in profiles of schemas 1 and 2.
   // Share of full attention's softmax on the keys that heads attended to, [0, 1]: the mean over
   // rows, layers and query heads, and the 1st percentile over rows and layers. Both or none.
   std::optional<double> retained_mass;
@@ -120,6 +128,7 @@ struct ProfileContent {
   std::string model_fingerprint;              // SHA-256, 64 lower-case hexadecimal digits
   std::string tokenizer_fingerprint;          // likewise
   ProfileGeometry geometry;
+  ProfileFormats formats;
   // A profile has one of two kinds of thresholds: constants of a model with a predictor, or one
   // relative threshold (eta-semantics.md, "Relative thresholds") of a model without. A relative
   // profile has no constants, no z (0), no floor, and attends to special keys.
@@ -129,13 +138,12 @@ struct ProfileContent {
   float offset = 0.0f;              // a, [-100, 100]
   float z = 0.0f;                   // [0, 16]
   ProfileFloor floor = ProfileFloor::kNone;
-  // These four are 0, false, false and absent in profiles of schemas 1 and 2.
   int32_t sink_blocks = 0;  // [0, 1024]
   bool shared_reads = false;
   bool temper_special = false;
   std::optional<float> min_mass;  // (0, 1]
-  bool confirm = false;           // false in profiles of schemas 1 to 3
-  bool sparse_prefill = false;    // false in profiles of schemas 1 to 4
+  bool confirm = false;
+  bool sparse_prefill = false;
   ProfileTarget target;
   ReachedDensities reached;
   ProfileEvidence evidence;

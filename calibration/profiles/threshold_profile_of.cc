@@ -30,6 +30,9 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;
   profile->block_size = content.geometry.block_size;
   profile->sub_block = content.geometry.sub_block;
+  profile->index = content.formats.index;
+  profile->kv_dtype = content.formats.kv_dtype;
+  profile->weights = content.formats.weights;
   profile->measured_context = MeasuredContext(content.evidence);
   return profile;
 }

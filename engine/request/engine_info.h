@@ -15,13 +15,14 @@ struct EngineInfo {
   std::string model_name;
   std::string model_fingerprint;      // ModelFingerprint: over weights, tokenizer and config
   std::string files_fingerprint;      // over all files whole: how older profiles name the model
-  std::string tokenizer_fingerprint;  // SHA-256 of the tokenizer's file
+  std::string tokenizer_fingerprint;  // Checkpoint's
   ModelConfig config;                 // its index: as served
   std::vector<int32_t> beginning;     // ids before every text (Tokenizer::beginning)
   std::string backend;                // its description
   DType kv_dtype;
   DType index_dtype;
   IndexKind index = IndexKind::kMoment;  // as served: a flag may replace the model's
+  WeightFormat weights = WeightFormat::kNative;
   size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
   int32_t block_size;          // b
   int32_t sub_block;

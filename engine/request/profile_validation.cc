@@ -45,6 +45,17 @@ absl::Status CheckSame(const std::string& name, const std::string& profile,
                   {{"mismatch", name}, {"profile", profile}, {"served", served}});
 }
 
+// What a block's record says decides what the same threshold reads.
+absl::Status CheckIndex(IndexKind profile, IndexKind served) {
+  if (profile == served) return absl::OkStatus();
+  return Mismatch(
+      absl::StrCat("was calibrated on an index of kind ", std::string(Name(profile)),
+                   ", and this server's is of kind ", std::string(Name(served)), " (--index)"),
+      {{"mismatch", "index"},
+       {"profile", std::string(Name(profile))},
+       {"served", std::string(Name(served))}});
+}
+
 // A number that a profile says, in a range that has no NaN; absent: right.
 absl::Status CheckNumber(const std::string& name, std::optional<float> value, float low,
                          float high) {
@@ -132,7 +143,20 @@ absl::Status ValidateProfile(const ThresholdProfile& profile, const EngineInfo& 
     status.Update(
         CheckSame("sub_block", absl::StrCat(profile.sub_block), absl::StrCat(model.sub_block)));
   }
+  if (profile.index) status.Update(CheckIndex(*profile.index, model.index));
   return status;
+}
+
+std::vector<ProfileDifference> DifferencesOf(const ThresholdProfile& profile,
+                                             const EngineInfo& model) {
+  std::vector<ProfileDifference> differences;
+  const auto add = [&](const char* what, const auto& calibrated, auto served) {
+    if (!calibrated || *calibrated == served) return;
+    differences.push_back({what, std::string(Name(*calibrated)), std::string(Name(served))});
+  };
+  add("kv_dtype", profile.kv_dtype, model.kv_dtype);
+  add("weights", profile.weights, model.weights);
+  return differences;
 }
 
 }  // namespace eta

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/dtype.h"
+#include "kernels/params.h"
+
 namespace eta {
 
 struct ThresholdProfile {
@@ -32,11 +35,16 @@ struct ThresholdProfile {
   std::optional<bool> temper_special;
   std::optional<float> min_mass;
 
-  // What it was calibrated for; empty and 0: not said, not checked.
+  // What it was calibrated for; empty, 0 and absent: not said, not checked.
   std::string model_fingerprint;      // EngineInfo's
   std::string tokenizer_fingerprint;  // EngineInfo's
   int32_t block_size = 0;
   int32_t sub_block = 0;  // looked at where block_size is said
+  std::optional<IndexKind> index;
+
+  // What it was calibrated with. Others do not keep it from being used (DifferencesOf).
+  std::optional<DType> kv_dtype;
+  std::optional<WeightFormat> weights;
 
   // The longest context, in tokens, at which its densities were measured; the shortest is more than
   // half of it. 0: not said.

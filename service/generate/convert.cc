@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/request/profile_validation.h"
 #include "service/generate/convert_chat.h"
 
 namespace eta {
@@ -297,10 +298,10 @@ v1::DefaultProfileMiss ToMessage(DefaultProfileUse use) {
   return v1::DEFAULT_PROFILE_MISS_UNSPECIFIED;
 }
 
-v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model) {
+v1::GenerateResponse ToMessage(const StartedEvent& event, const EngineInfo& model) {
   v1::GenerateResponse message;
   v1::Started& started = *message.mutable_started();
-  started.set_model(model);
+  started.set_model(model.model_name);
   started.set_request_id(event.request_id);
   started.set_prompt_tokens(event.prompt_tokens);
   started.set_cached_tokens(event.cached_tokens);
@@ -308,7 +309,15 @@ v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& mod
   started.set_seed(event.seed);
   started.set_rope_theta(event.rope_theta);
   started.set_rope_factor(event.rope_factor);
-  Convert(event.attention, *started.mutable_attention());
+  v1::AttentionUsed& attention = *started.mutable_attention();
+  Convert(event.attention, attention);
+  if (event.attention.profile == nullptr) return message;
+  for (ProfileDifference& found : DifferencesOf(*event.attention.profile, model)) {
+    v1::ProfileDifference& difference = *attention.add_profile_differences();
+    difference.set_what(std::move(found.what));
+    difference.set_profile(std::move(found.profile));
+    difference.set_served(std::move(found.served));
+  }
   return message;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/request/engine_info.h"
 #include "engine/request/request.h"
 #include "eta/v1/generate.pb.h"
 #include "service/telemetry/call_record.h"
@@ -18,7 +19,7 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
 // Unspecified where it was used.
 v1::DefaultProfileMiss ToMessage(DefaultProfileUse use);
 
-v1::GenerateResponse ToMessage(const StartedEvent& event, const std::string& model);
+v1::GenerateResponse ToMessage(const StartedEvent& event, const EngineInfo& model);
 v1::GenerateResponse ToMessage(const PrefillEvent& event);
 v1::GenerateResponse ToMessage(DeltaEvent event);
 v1::GenerateResponse ToMessage(const FinishedEvent& event);

@@ -226,7 +226,7 @@ absl::Status GenerateReactor::Queue() {
 
 void GenerateReactor::OnStarted(StartedEvent event) {
   kv_tokens_ = event.prompt_tokens;
-  v1::GenerateResponse message = ToMessage(event, service_.engine.info().model_name);
+  v1::GenerateResponse message = ToMessage(event, service_.engine.info());
   if (default_profile_ && *default_profile_ != DefaultProfileUse::kUsed) {
     message.mutable_started()->mutable_attention()->set_default_profile_miss(
         ToMessage(*default_profile_));

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/promises/promises.h"
 #include "engine/base/error.h"
+#include "engine/model/model_config.h"
 
 namespace eta {
 namespace {
@@ -113,6 +114,9 @@ v1::Profile ToMessage(const ProfileRecord& record) {
   geometry.set_query_heads(content.geometry.query_heads);
   geometry.set_block_size(content.geometry.block_size);
   geometry.set_sub_block(content.geometry.sub_block);
+  message.set_index(std::string(Name(content.formats.index)));
+  message.set_kv_dtype(std::string(Name(content.formats.kv_dtype)));
+  message.set_weights(std::string(Name(content.formats.weights)));
   SetTarget(content.target, *message.mutable_target());
   SetOperatingPoint(content, message);
   if (content.relative_c) message.set_relative_threshold(*content.relative_c);

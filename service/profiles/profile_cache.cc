@@ -36,7 +36,7 @@ std::string SelectorKey(const ProfileSelector& selector) {
 bool IsAnswer(const absl::Status& status) {
   if (status.ok() || absl::IsNotFound(status) || absl::IsInvalidArgument(status)) return true;
   const std::string reason = GetErrorDetail(status).reason;
-  return reason == "PROFILE_CORRUPT" || reason == "PROFILE_SCHEMA_TOO_NEW" ||
+  return reason == "PROFILE_CORRUPT" || reason == "PROFILE_SCHEMA_MISMATCH" ||
          reason == "PROFILE_MISMATCH";
 }
 

@@ -1,6 +1,5 @@
 // Any bytes as a stored profile, with their own checksum and with the right one: refused, or a
-// record that encodes to these very bytes (an older schema: to bytes of the same content), and that
-// comes back from JSON to the bit.
+// record that encodes to these very bytes, and that comes back from JSON to the bit.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -20,8 +19,7 @@ void Check(std::string_view bytes) {
   const eta::ProfileRecord read = *record;
   const auto again = eta::EncodeProfile(*record);
   if (!again.ok()) std::abort();
-  const bool older = bytes[4] != eta::kProfileSchemaVersion;
-  if (!older && (*again != bytes || !(*record == read))) std::abort();
+  if (*again != bytes || !(*record == read)) std::abort();
   const auto decoded = eta::DecodeProfile(*again);
   if (!decoded.ok() || !(decoded->content == read.content)) std::abort();
 

@@ -16,7 +16,7 @@ namespace eta {
 namespace {
 
 // InvalidArgument for other numbers of layers or heads; FailedPrecondition for a profile that was
-// made for another model or block size.
+// made for another model, block size or kind of index.
 absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded,
                           const KvGeometry& blocks) {
   const ModelConfig& config = loaded.config();
@@ -31,9 +31,7 @@ absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded
   const auto model = ModelFingerprint(*read, loaded.checkpoint());
   if (!model.ok()) return model.status();
   const std::string& fingerprint = *model;
-  // Older files name the model by its files.
-  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint &&
-      profile.model_fingerprint != loaded.checkpoint().files_fingerprint()) {
+  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint) {
     return absl::FailedPreconditionError(
         absl::StrCat("model_fingerprint: the profile was made for model ",
                      profile.model_fingerprint.substr(0, 12), "..., this is ",
@@ -44,6 +42,11 @@ absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded
     return absl::FailedPreconditionError(absl::StrCat(
         "geometry.block_size: the profile was made for blocks of ", profile.block_size, " by ",
         profile.sub_block, ", the cache has ", blocks.block_size, " by ", blocks.sub_block));
+  }
+  if (profile.index && *profile.index != blocks.index) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "index: the profile was calibrated on an index of kind ", std::string(Name(*profile.index)),
+        ", this one is of kind ", std::string(Name(blocks.index))));
   }
   return absl::OkStatus();
 }

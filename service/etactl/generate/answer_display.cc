@@ -58,6 +58,10 @@ void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string
   if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {
     phrases.push_back("special keys tempered");
   }
+  for (const v1::ProfileDifference& difference : attention.profile_differences()) {
+    phrases.push_back(absl::StrCat("calibrated with ", difference.what(), " ", difference.profile(),
+                                   ", served with ", difference.served()));
+  }
   if (attention.has_min_mass()) {
     phrases.push_back(absl::StrFormat("at least %g of the mass", attention.min_mass()));
   }

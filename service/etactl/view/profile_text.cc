@@ -103,6 +103,9 @@ std::string DescribeThresholds(const v1::Profile& profile) {
                             DescribeZ(profile),
                             profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none");
   absl::StrAppendFormat(&text, ", blocks of %d tokens\n", geometry.block_size());
+  absl::StrAppendFormat(&text, "calibrated on: index %s, cache %s, weights %s\n",
+                        WithoutControls(profile.index()), WithoutControls(profile.kv_dtype()),
+                        WithoutControls(profile.weights()));
   absl::StrAppendFormat(
       &text, "reads: %s%s, %d sink blocks, prefill %s, special keys %s",
       profile.reads() == v1::READS_SHARED ? "shared" : "own",

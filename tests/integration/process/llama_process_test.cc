@@ -124,7 +124,7 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   }
 }
 
-// Row 153: as an older server calibrated them.
+// Row 146: as nothing here calibrates them.
 TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   const TempFolder folder;
   Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",

@@ -190,15 +190,17 @@ TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
   EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(1)) << "nothing was changed";
 }
 
-// Row 27: a profile as a newer build would leave it.
-TEST_F(BadProfileTest, AProfileOfANewerSchemaWaitsForItsBuild) {
+// Row 27: a profile as another build would leave it.
+TEST_F(BadProfileTest, AProfileOfAnotherSchemaWaitsForItsBuild) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("newer")).has_value());
   std::string record = Record("newer");
-  ASSERT_EQ(record.substr(0, 8), std::string("ETAP\5\0\0\0", 8));
-  record[4] = 6;
-  const grpc::Status status = StatusWith("newer", record);
-  EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_TOO_NEW");
+  ASSERT_EQ(record.substr(0, 8), std::string("ETAP\6\0\0\0", 8));
+  for (const char schema : {5, 7}) {
+    record[4] = schema;
+    const grpc::Status status = StatusWith("newer", record);
+    EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION) << status.error_message();
+    EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_MISMATCH");
+  }
 }
 
 // Row 28, beyond what a checksum finds: who can write to the store can also write a checksum.
@@ -312,6 +314,7 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   file["thresholds"] = nullptr;
   file["z"] = 0;
   file["floor"] = "none";
+  file["index"] = "outlier";
   file["target"] = {{"kind", "retained_mass"}, {"value", 0.95}};
   const auto field = [&](auto change) {
     auto changed = file;
@@ -332,6 +335,9 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(field([](J& j) { j["special_keys"] = "temper"; }), "special_keys");
   EXPECT_EQ(field([](J& j) { j["special_keys"] = "drop"; }), "special_keys");
   EXPECT_EQ(field([](J& j) { j["reads"] = "all"; }), "reads");
+  EXPECT_EQ(field([](J& j) { j["index"] = "moment"; }), "index");
+  EXPECT_EQ(field([](J& j) { j["kv_dtype"] = "int8"; }), "kv_dtype");
+  EXPECT_EQ(field([](J& j) { j["weights"] = 8; }), "weights");
   EXPECT_EQ(field([](J& j) { j["confirm"] = "true"; }), "confirm");
   EXPECT_EQ(field([](J& j) { j["prefill"] = "dense"; }), "prefill");
   EXPECT_EQ(field([](J& j) { j["sink_blocks"] = 1025; }), "sink_blocks");

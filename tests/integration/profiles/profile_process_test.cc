@@ -138,6 +138,44 @@ TEST_F(ProfileProcessTest, AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers) {
   expect_mismatch("tokenizer_fingerprint", content.tokenizer_fingerprint, tokenizer);
   content.tokenizer_fingerprint = tokenizer;
   expect_mismatch("block_size", std::to_string(content.geometry.block_size), block_size);
+  content.geometry.block_size = stats.server().kv().block_size();
+  content.geometry.sub_block = stats.server().kv().sub_block();
+  ASSERT_EQ(stats.server().kv().index(), "moment");
+  content.formats.index = IndexKind::kOutlier;
+  expect_mismatch("index", "outlier", "moment");
+}
+
+TEST_F(ProfileProcessTest, AnotherKindOfIndexIsRefusedAndAnotherFormatIsSaid) {
+  {
+    Replica server(model_.path(), store_);
+    ASSERT_TRUE(server.up());
+    const auto made = server.Calibrate(SmallCalibration("legal"));
+    ASSERT_TRUE(made.has_value()) << server.status.error_message();
+    EXPECT_EQ(made->index(), "moment");
+    EXPECT_EQ(made->kv_dtype(), "float16");
+    EXPECT_EQ(made->weights(), "native");
+    EXPECT_EQ(server.Generate("legal").profile_differences_size(), 0);
+  }
+  {
+    Replica server(model_.path(), store_, {"--index=outlier"});
+    ASSERT_TRUE(server.up());
+    server.Generate("legal");
+    EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+    EXPECT_THAT(
+        server.status.error_message(),
+        ::testing::HasSubstr("calibrated on an index of kind moment, and this server's is of "
+                             "kind outlier"));
+  }
+  Replica server(model_.path(), store_, {"--kv_dtype=float32", "--weights=int8"});
+  ASSERT_TRUE(server.up());
+  const v1::AttentionUsed used = server.Generate("legal");
+  ASSERT_TRUE(server.status.ok()) << server.status.error_message();
+  ASSERT_EQ(used.profile_differences_size(), 2);
+  EXPECT_EQ(used.profile_differences(0).what(), "kv_dtype");
+  EXPECT_EQ(used.profile_differences(0).profile(), "float16");
+  EXPECT_EQ(used.profile_differences(0).served(), "float32");
+  EXPECT_EQ(used.profile_differences(1).what(), "weights");
+  EXPECT_EQ(used.profile_differences(1).served(), "int8");
 }
 
 TEST_F(ProfileProcessTest, SoManyVersionsAreKeptAndTheLogNamesThoseThatWent) {

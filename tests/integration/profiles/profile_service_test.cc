@@ -255,10 +255,10 @@ TEST_F(ProfileServiceTest, ImportChecksItsFileVersionAndRequestId) {
   changed.replace(changed.find("0.35"), 4, "0.36");
   EXPECT_THAT(field(changed), ::testing::StartsWith("json."));
   std::string newer = good;
-  newer.replace(newer.find('5', newer.find("schema_version")), 1, "9");
+  newer.replace(newer.find('6', newer.find("schema_version")), 1, "9");
   v1::ImportProfileRequest bad;
   bad.set_json(newer);
-  EXPECT_EQ(ReasonOf(Call(&Stub::ImportProfile, bad, profile)), "PROFILE_SCHEMA_TOO_NEW");
+  EXPECT_EQ(ReasonOf(Call(&Stub::ImportProfile, bad, profile)), "PROFILE_SCHEMA_MISMATCH");
   bad = ImportRequest("legal", 1);
   bad.set_name("../x");
   EXPECT_EQ(FieldOf(Call(&Stub::ImportProfile, bad, profile)), "name");

@@ -61,6 +61,7 @@ inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t hea
 // As of a model without a predictor.
 inline void MakeRelative(ProfileContent& content) {
   content.relative_c = -3.9f;
+  content.formats.index = IndexKind::kOutlier;
   content.thresholds.clear();
   content.z_per_head.clear();
   content.z = 0.0f;

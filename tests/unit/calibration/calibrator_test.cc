@@ -167,6 +167,9 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   EXPECT_EQ(content.tokenizer_fingerprint, engine.info().tokenizer_fingerprint);
   EXPECT_EQ(content.geometry,
             (ProfileGeometry{.layers = 2, .query_heads = 4, .block_size = 16, .sub_block = 4}));
+  EXPECT_EQ(content.formats, (ProfileFormats{.index = OnGated().info().index,
+                                             .kv_dtype = OnGated().info().kv_dtype,
+                                             .weights = OnGated().info().weights}));
   EXPECT_EQ(content.floor, ProfileFloor::kUniform);
   EXPECT_EQ(content.z, 1.5f);
   EXPECT_EQ(content.evidence.calibration_sequences, 3);

@@ -187,13 +187,13 @@ TEST_P(QuarantineTest, DamagedNamesAreLeftOutOfLists) {
   EXPECT_EQ(store->ListAliases(kAcme, "d")->size(), 1u);
 }
 
-// Row 27, and no damage: a newer build's profile beside ours.
-TEST_P(QuarantineTest, AProfileOfANewerSchemaIsFailedPrecondition) {
+// Row 27, and no damage: another build's profile beside ours.
+TEST_P(QuarantineTest, AProfileOfAnotherSchemaIsFailedPrecondition) {
   const auto store = place_.Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   std::string blob = "ETAP";
-  static_assert(kProfileSchemaVersion == 5);
-  blob += std::string("\x06\0\0\0", 4) + std::string(100, 'x');
+  static_assert(kProfileSchemaVersion == 6);
+  blob += std::string("\x05\0\0\0", 4) + std::string(100, 'x');
   blob += Sha256Hex(blob).value();
   std::string hex;
   for (const unsigned char byte : blob) absl::StrAppend(&hex, absl::Hex(byte, absl::kZeroPad2));
@@ -201,7 +201,7 @@ TEST_P(QuarantineTest, AProfileOfANewerSchemaIsFailedPrecondition) {
           absl::StrCat("UPDATE eta_profiles SET record = '\\x", hex, "'"));
   const absl::Status status = store->Get(kAcme, "legal", Newest()).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Reason(status), "PROFILE_SCHEMA_TOO_NEW");
+  EXPECT_EQ(Reason(status), "PROFILE_SCHEMA_MISMATCH");
   EXPECT_TRUE(store->Health().ok());
 }
 

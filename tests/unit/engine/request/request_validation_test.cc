@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
+#include "engine/request/profile_validation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/special_floats.h"
@@ -331,6 +332,37 @@ TEST(RequestValidation, AProfileFitsTheModel) {
   EXPECT_EQ(with(Profile(3, 4)), "PROFILE_MISMATCH");
   EXPECT_EQ(with(Profile(2, 8)), "PROFILE_MISMATCH");
   EXPECT_EQ(with(nullptr), "attention.profile");
+}
+
+TEST(RequestValidation, AProfileFitsTheKindOfIndex) {
+  EngineInfo served{.kv_dtype = DType::kFloat16};
+  served.config = GatedModel();
+  ThresholdProfile profile = *Profile(2, 4);
+  for (const IndexKind index : {IndexKind::kMoment, IndexKind::kOutlier}) {
+    served.index = index;
+    EXPECT_TRUE(ValidateProfile(profile, served).ok()) << "it does not say";
+  }
+  profile.index = IndexKind::kMoment;
+  const absl::Status status = ValidateProfile(profile, served);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("calibrated on an index of kind moment, and this server's is of kind outlier"));
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "PROFILE_MISMATCH");
+  EXPECT_EQ(detail.metadata.at("mismatch"), "index");
+  EXPECT_EQ(detail.metadata.at("profile"), "moment");
+  EXPECT_EQ(detail.metadata.at("served"), "outlier");
+  served.index = IndexKind::kMoment;
+  EXPECT_TRUE(ValidateProfile(profile, served).ok());
+
+  // Formats keep it from nothing.
+  profile.kv_dtype = DType::kFloat32;
+  profile.weights = WeightFormat::kInt8;
+  EXPECT_TRUE(ValidateProfile(profile, served).ok());
+  EXPECT_EQ(DifferencesOf(profile, served),
+            (std::vector<ProfileDifference>{{"kv_dtype", "float32", "float16"},
+                                            {"weights", "int8", "native"}}));
 }
 
 TEST(RequestValidation, AModelThatPredictsNothingTakesRelativeProfilesOnly) {

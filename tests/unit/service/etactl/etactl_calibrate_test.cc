@@ -444,9 +444,13 @@ TEST(EtactlProfileText, ShowsARelativeThreshold) {
   profile.set_sink_blocks(1);
   profile.set_reads(v1::READS_SHARED);
   profile.set_min_mass(0.75f);
+  profile.set_index("outlier");
+  profile.set_kv_dtype("float16");
+  profile.set_weights("int8");
   profile.mutable_target()->set_retained_mass(0.95);
   const std::string text = DescribeProfile(profile);
   EXPECT_THAT(text, HasSubstr("thresholds: relative, c -4.25, offset 0, blocks of 64 tokens\n"
+                              "calibrated on: index outlier, cache float16, weights int8\n"
                               "reads: shared, 1 sink blocks, prefill full, special keys attended, "
                               "least mass 0.75\n"
                               "target: at least 0.95 of full attention's mass; on the samples: "

@@ -320,6 +320,17 @@ TEST(EtactlStatistics, NameTheVersionOfAProfile) {
   EXPECT_NE(DescribeStatistics(started, {}).find("profile legal@3"), std::string::npos);
 }
 
+TEST(EtactlStatistics, NameFormatsThatTheProfileWasNotCalibratedWith) {
+  v1::Started started;
+  v1::ProfileDifference& difference = *started.mutable_attention()->add_profile_differences();
+  difference.set_what("kv_dtype");
+  difference.set_profile("float16");
+  difference.set_served("float8_e4m3");
+  EXPECT_NE(DescribeStatistics(started, {})
+                .find("calibrated with kv_dtype float16, served with float8_e4m3"),
+            std::string::npos);
+}
+
 TEST(EtactlStatistics, NameTheRopeFactorPastTheTrainedLength) {
   v1::Started started;
   started.set_rope_factor(1.0f);

@@ -10,6 +10,12 @@
 namespace eta {
 namespace {
 
+EngineInfo MakeServedModel() {
+  EngineInfo model{.kv_dtype = DType::kFloat16};
+  model.model_name = "m";
+  return model;
+}
+
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
@@ -227,7 +233,7 @@ TEST(ToMessage, StartedNamesTheRopeFactorAndItsBase) {
   StartedEvent event;
   event.rope_factor = 1.25f;
   event.rope_theta = 630000.0f;
-  const v1::Started started = ToMessage(event, "m").started();
+  const v1::Started started = ToMessage(event, MakeServedModel()).started();
   EXPECT_EQ(started.rope_factor(), 1.25f);
   EXPECT_EQ(started.rope_theta(), 630000.0f);
 }
@@ -235,7 +241,7 @@ TEST(ToMessage, StartedNamesTheRopeFactorAndItsBase) {
 TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   StartedEvent event;
   event.attention.mode = AttentionMode::kFull;
-  v1::AttentionUsed used = ToMessage(event, "m").started().attention();
+  v1::AttentionUsed used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_FALSE(used.has_z());
   EXPECT_FALSE(used.has_floor());
   auto profile = std::make_shared<ThresholdProfile>();
@@ -243,26 +249,51 @@ TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   profile->version = 3;
   event.attention.mode = AttentionMode::kProfile;
   event.attention.profile = profile;
-  used = ToMessage(event, "m").started().attention();
+  used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_EQ(used.profile(), "wiki");
   EXPECT_EQ(used.profile_version(), 3);
   EXPECT_EQ(used.floor(), v1::FLOOR_UNIFORM);
   EXPECT_TRUE(used.has_z());
   event.attention.head_z = true;
-  EXPECT_FALSE(ToMessage(event, "m").started().attention().has_z()) << "each head has its own";
+  EXPECT_FALSE(ToMessage(event, MakeServedModel()).started().attention().has_z())
+      << "each head has its own";
+}
+
+TEST(ToMessage, StartedNamesFormatsThatTheProfileWasNotCalibratedWith) {
+  ThresholdProfile profile;
+  profile.kv_dtype = DType::kFloat16;
+  profile.weights = WeightFormat::kInt8;
+  StartedEvent event;
+  event.attention.mode = AttentionMode::kProfile;
+  EngineInfo model = MakeServedModel();
+  const auto differences = [&] {
+    event.attention.profile = std::make_shared<const ThresholdProfile>(profile);
+    return ToMessage(event, model).started().attention().profile_differences();
+  };
+  model.kv_dtype = DType::kFloat8E4M3;
+  ASSERT_THAT(differences(), SizeIs(2));
+  EXPECT_EQ(differences()[0].what(), "kv_dtype");
+  EXPECT_EQ(differences()[0].profile(), "float16");
+  EXPECT_EQ(differences()[0].served(), "float8_e4m3");
+  EXPECT_EQ(differences()[1].what(), "weights");
+  EXPECT_EQ(differences()[1].profile(), "int8");
+  EXPECT_EQ(differences()[1].served(), "native");
+  model.kv_dtype = DType::kFloat16;
+  model.weights = WeightFormat::kInt8;
+  EXPECT_THAT(differences(), SizeIs(0));
 }
 
 TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   StartedEvent event;
   event.attention.mode = AttentionMode::kFull;
   event.attention.temper_special = true;
-  v1::AttentionUsed used = ToMessage(event, "m").started().attention();
+  v1::AttentionUsed used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
                used.has_min_mass() || used.has_begin() || used.has_confirm() || used.has_prefill());
 
   event.attention.mode = AttentionMode::kDynamic;
-  used = ToMessage(event, "m").started().attention();
+  used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_TRUE(used.has_sink_blocks());
   EXPECT_EQ(used.sink_blocks(), 0);
   EXPECT_EQ(used.reads(), v1::READS_OWN);
@@ -276,7 +307,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   event.attention.options.relative = true;
   event.attention.options.relative_c = -4.5f;
   event.attention.min_mass = 0.75f;
-  used = ToMessage(event, "m").started().attention();
+  used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_EQ(used.sink_blocks(), 1);
   EXPECT_EQ(used.reads(), v1::READS_SHARED);
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_ATTEND);
@@ -284,7 +315,7 @@ TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   EXPECT_EQ(used.min_mass(), 0.75f);
   EXPECT_EQ(used.begin(), v1::BEGIN_AS_ASKED);
   event.attention.begin = Begin::kFull;
-  EXPECT_EQ(ToMessage(event, "m").started().attention().begin(), v1::BEGIN_FULL);
+  EXPECT_EQ(ToMessage(event, MakeServedModel()).started().attention().begin(), v1::BEGIN_FULL);
   EXPECT_TRUE(used.confirm());
   EXPECT_EQ(used.prefill(), v1::PREFILL_SPARSE);
   EXPECT_FALSE(used.has_z()) << "which relative thresholds do not read";
