@@ -26,7 +26,7 @@ MANUALS = (
     "README.md", "proto/README.md", "service/README.md", "calibration/README.md",
     "training/README.md", "deploy/README.md", "tests/README.md", "tests/golden/README.md",
     "models/eta-27m/samples/README.md", "models/smollm2-eta/README.md", "CONTRIBUTING.md")
-PORT = 8471
+PORTS = (8471, 8481)  # of servers in the manuals
 INSIDE = "--own-network"
 
 
@@ -67,13 +67,14 @@ def raise_loopback():
 
 @contextlib.contextmanager
 def shared_port():
-    """The manuals' port, where there is no network of our own: one manual at a time."""
+    """The manuals' ports, where there is no network of our own: one manual at a time."""
     with open(Path(tempfile.gettempdir()) / f"eta-manuals-{os.getuid()}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", PORT)) == 0:
-                print(f"no network namespaces here, and something listens on port {PORT}")
-                sys.exit(77)
+        for port in PORTS:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    print(f"no network namespaces here, and something listens on port {port}")
+                    sys.exit(77)
         yield
 
 
