@@ -144,7 +144,7 @@ v1::Pressure ToMessage(Pressure pressure) {
     case Pressure::kCritical:
       return v1::PRESSURE_CRITICAL;
   }
-  return v1::PRESSURE_NONE;
+  return v1::PRESSURE_UNSPECIFIED;
 }
 
 void FillPressure(const ServerStatus& status, v1::PressureStats& out) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
@@ -28,27 +29,34 @@ std::chrono::milliseconds Spread(std::chrono::milliseconds delay, double jitter)
                      std::llround(static_cast<double>(delay.count()) * kSpread * jitter));
 }
 
+// As ErrorInfo, logs, metrics and manuals spell it: without its enum's name.
+std::string ReasonName(v1::ErrorReason reason) {
+  return v1::ErrorReason_Name(reason).substr(std::string_view("ERROR_REASON_").size());
+}
+
 // The reason for a status that was made without one.
 v1::ErrorReason UsualReason(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kCancelled:
-      return v1::CLIENT_CANCELLED;
+      return v1::ERROR_REASON_CLIENT_CANCELLED;
     case absl::StatusCode::kInvalidArgument:
-      return v1::INVALID_FIELD;
+      return v1::ERROR_REASON_INVALID_FIELD;
     default:
-      return v1::INTERNAL_ERROR;
+      return v1::ERROR_REASON_INTERNAL_ERROR;
   }
 }
 
 // The owner of the limit that was hit; empty if the reason is no limit.
 std::string QuotaSubject(const std::string& reason) {
-  for (const v1::ErrorReason quota : {v1::PROFILE_QUOTA, v1::TENANT_CALLS, v1::TENANT_TOKENS,
-                                      v1::TENANT_KV, v1::TENANT_CALIBRATIONS}) {
-    if (reason == v1::ErrorReason_Name(quota)) return "tenant";
+  for (const v1::ErrorReason quota : {v1::ERROR_REASON_PROFILE_QUOTA, v1::ERROR_REASON_TENANT_CALLS,
+                                      v1::ERROR_REASON_TENANT_TOKENS, v1::ERROR_REASON_TENANT_KV,
+                                      v1::ERROR_REASON_TENANT_CALIBRATIONS}) {
+    if (reason == ReasonName(quota)) return "tenant";
   }
   for (const v1::ErrorReason bound :
-       {v1::QUEUE_FULL, v1::TOKEN_BUDGET, v1::CALIBRATION_BUSY, v1::WATCHERS_FULL}) {
-    if (reason == v1::ErrorReason_Name(bound)) return "server";
+       {v1::ERROR_REASON_QUEUE_FULL, v1::ERROR_REASON_TOKEN_BUDGET,
+        v1::ERROR_REASON_CALIBRATION_BUSY, v1::ERROR_REASON_WATCHERS_FULL}) {
+    if (reason == ReasonName(bound)) return "server";
   }
   return "";
 }
@@ -69,7 +77,7 @@ void AddResource(const ErrorDetail& detail, const std::string& type, const std::
 std::string ReasonOf(const absl::Status& status) {
   if (status.ok()) return "";
   std::string reason = GetErrorDetail(status).reason;
-  return reason.empty() ? v1::ErrorReason_Name(UsualReason(status.code())) : reason;
+  return reason.empty() ? ReasonName(UsualReason(status.code())) : reason;
 }
 
 WireStatus ToWireStatus(const absl::Status& status, std::optional<double> jitter) {
@@ -107,10 +115,10 @@ WireStatus ToWireStatus(const absl::Status& status, std::optional<double> jitter
         name == detail.metadata.end() ? message : absl::StrCat(name->second, ": ", message));
     details.add_details()->PackFrom(quota);
   }
-  if (detail.reason == v1::ErrorReason_Name(v1::MODEL_NOT_FOUND)) {
+  if (detail.reason == ReasonName(v1::ERROR_REASON_MODEL_NOT_FOUND)) {
     AddResource(detail, "eta.v1/Model", "model", message, details);
   }
-  if (detail.reason == v1::ErrorReason_Name(v1::PROFILE_NOT_FOUND)) {
+  if (detail.reason == ReasonName(v1::ERROR_REASON_PROFILE_NOT_FOUND)) {
     AddResource(detail, "eta.v1/Profile", "profile", message, details);
   }
   if (detail.retry_after) {

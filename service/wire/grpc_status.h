@@ -22,7 +22,8 @@ struct WireStatus {
   std::optional<std::string> retry_pushback;
 };
 
-// The name of the ErrorReason that a client gets, also for a status without a reason. Empty for OK.
+// The ErrorReason that a client gets, as ErrorInfo spells it, also for a status without a reason.
+// Empty for OK.
 std::string ReasonOf(const absl::Status& status);
 
 // Cuts messages at 1 KiB. The delay of RetryInfo and of the pushback is up to 20 % longer than the

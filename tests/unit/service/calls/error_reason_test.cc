@@ -15,6 +15,8 @@ namespace {
 
 using ::testing::IsSupersetOf;
 
+const std::string kPrefix = "ERROR_REASON_";  // of the enum; what is sent has none
+
 // What `pattern` captures in the text.
 std::set<std::string> Found(const std::string& text, const std::regex& pattern) {
   std::set<std::string> found;
@@ -40,7 +42,9 @@ std::set<std::string> Declared() {
   std::set<std::string> reasons;
   const auto* const values = v1::ErrorReason_descriptor();
   for (int i = 0; i < values->value_count(); ++i) {
-    if (values->value(i)->number() != 0) reasons.insert(values->value(i)->name());
+    const std::string& name = values->value(i)->name();
+    EXPECT_EQ(name.rfind(kPrefix, 0), 0u) << name;
+    if (values->value(i)->number() != 0) reasons.insert(name.substr(kPrefix.size()));
   }
   return reasons;
 }
@@ -62,10 +66,10 @@ TEST(ErrorReason, NamesWhatTheSourcesGive) {
   EXPECT_GT(given.size(), 30u);
   for (const std::string& reason : given) {
     v1::ErrorReason value;
-    EXPECT_TRUE(IsSomethingElse(reason) || v1::ErrorReason_Parse(reason, &value))
+    EXPECT_TRUE(IsSomethingElse(reason) || v1::ErrorReason_Parse(kPrefix + reason, &value))
         << reason << " is not in errors.proto";
   }
-  given.merge(Found(sources, std::regex("v1::([A-Z]+(?:_[A-Z]+)*)")));
+  given.merge(Found(sources, std::regex("v1::ERROR_REASON_([A-Z]+(?:_[A-Z]+)*)")));
   EXPECT_THAT(given, IsSupersetOf(Declared())) << "a reason that nobody gives";
 }
 
