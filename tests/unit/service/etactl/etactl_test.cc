@@ -307,7 +307,7 @@ TEST(EtactlStatistics, StepsWithFullAttentionStandApart) {
   finished.mutable_attention()->set_fallback_kv_bytes_read(2048);
   const std::string line = DescribeStatistics({}, finished);
   for (const char* part :
-       {"full attention from token 122 on, for want of mass", "78 steps with it read 2.0 KiB"}) {
+       {"full attention from token 122 on, for want of mass", "78 steps with it read 2.0 kB"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
   }
 }
