@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kNotMeasured[] = "-";
 
-std::string Share(double value) {
+std::string ShareOf(double value) {
   return absl::StrFormat("%.3f", value);
 }
 
@@ -144,20 +144,21 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
   const double full = evidence.perplexity_full();
   std::vector<std::vector<std::string>> rows;
   rows.push_back({"", "perplexity", "to full", "head density", "union density", "recall"});
-  rows.push_back({"full", absl::StrFormat("%.3f", full), "", Share(1.0), Share(1.0), Share(1.0)});
+  rows.push_back(
+      {"full", absl::StrFormat("%.3f", full), "", ShareOf(1.0), ShareOf(1.0), ShareOf(1.0)});
   if (evidence.has_perplexity_dynamic()) {
     const double dynamic = evidence.perplexity_dynamic();
     rows.push_back(
         {"dynamic", absl::StrFormat("%.3f", dynamic), Increase(dynamic, full),
-         evidence.has_dynamic_head_density() ? Share(evidence.dynamic_head_density())
+         evidence.has_dynamic_head_density() ? ShareOf(evidence.dynamic_head_density())
                                              : kNotMeasured,
-         evidence.has_dynamic_union_density() ? Share(evidence.dynamic_union_density())
+         evidence.has_dynamic_union_density() ? ShareOf(evidence.dynamic_union_density())
                                               : kNotMeasured,
-         evidence.has_dynamic_recall() ? Share(evidence.dynamic_recall()) : kNotMeasured});
+         evidence.has_dynamic_recall() ? ShareOf(evidence.dynamic_recall()) : kNotMeasured});
   }
   rows.push_back({"frozen", absl::StrFormat("%.3f", evidence.perplexity_frozen()),
-                  Increase(evidence.perplexity_frozen(), full), Share(evidence.head_density()),
-                  Share(evidence.union_density()), Share(evidence.recall())});
+                  Increase(evidence.perplexity_frozen(), full), ShareOf(evidence.head_density()),
+                  ShareOf(evidence.union_density()), ShareOf(evidence.recall())});
   const std::vector<Align> columns = {Align::kLeft,  Align::kRight, Align::kRight,
                                       Align::kRight, Align::kRight, Align::kRight};
   return TextTable(columns, rows) +

@@ -24,7 +24,7 @@ AttentionChoice Paper() {
   return {.mode = AttentionMode::kDynamic, .z = 0.5f, .uniform_floor = false, .pinned_blocks = 1};
 }
 
-AttentionChoice Frozen(const ModelConfig& config, bool head_z) {
+AttentionChoice FrozenThresholds(const ModelConfig& config, bool head_z) {
   auto profile = std::make_shared<ThresholdProfile>();
   profile->name = "frozen";
   profile->num_layers = config.num_layers;
@@ -44,7 +44,7 @@ std::vector<Request> RaggedRequests(const ModelConfig& config) {
     Request request = Greedy(Prompt(length, static_cast<uint32_t>(i)), 20 + 15 * (i % 7));
     if (i % 4 == 1) request.attention = Full();
     if (i % 4 == 2) request.attention = Paper();
-    if (i % 4 == 3) request.attention = Frozen(config, i % 8 == 3);
+    if (i % 4 == 3) request.attention = FrozenThresholds(config, i % 8 == 3);
     if (i % 5 == 4) {
       request.sampling.temperature = 0.9f;
       request.sampling.top_p = 0.95f;
@@ -158,9 +158,9 @@ TEST_F(Exactness, SparseAnswersDifferFromFullOnesSomewhere) {
   Request request = Greedy(Prompt(330, 3), 40);
   request.attention = Paper();
   const auto sparse = Ask(*engine, request);
-  request.attention = Frozen(engine->info().config, false);
+  request.attention = FrozenThresholds(engine->info().config, false);
   const auto frozen = Ask(*engine, request);
-  request.attention = Frozen(engine->info().config, true);
+  request.attention = FrozenThresholds(engine->info().config, true);
   const auto head_z = Ask(*engine, request);
   EXPECT_NE(frozen.finished->attention.kv_bytes_read, head_z.finished->attention.kv_bytes_read);
   request.attention = Full();
