@@ -52,8 +52,10 @@ def check():
 
 
 def own_network(arguments):
-    """The command line again, where only this manual's servers listen; None where that cannot be."""
-    for flags in (["-n"], ["-r", "-n"]):
+    """The command line again, where only this manual's servers listen, and where none of them outlives
+    this process, however that ends; None where that cannot be."""
+    own = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    for flags in (own, ["--map-root-user", *own]):
         if subprocess.run(["unshare", *flags, "true"], capture_output=True).returncode == 0:
             return ["unshare", *flags, sys.executable, "-B", __file__, INSIDE, *arguments]
     return None
@@ -158,7 +160,7 @@ def main(arguments):
         return 2
     again = own_network(arguments)
     if again:
-        return subprocess.run(again).returncode
+        os.execvp(again[0], again)
     with shared_port():
         return run(arguments[0], Path(arguments[1]).resolve())
 

@@ -33,16 +33,16 @@ class ClockJump : public ::testing::Test {
     server_ = std::make_unique<Replica>(model_.path(), folder_.path() + "/profiles.db", flags);
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
   }
-  void Shift(int64_t seconds) const {
-    std::rename(folder_.Write("clock.new", std::to_string(seconds)).c_str(), clock_.c_str());
+  void Shift(int64_t by) const {
+    std::rename(folder_.Write("clock.new", std::to_string(by)).c_str(), clock_.c_str());
   }
   // Shifts the clock and waits until the server's own clock has jumped. (A jump back reaches
   // abseil's clock a second or two later.)
-  void ShiftAndAwait(int64_t seconds) const {
+  void ShiftAndAwait(int64_t by) const {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t today = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-    Shift(seconds);
-    while (std::abs(LiveStats(*server_).time().seconds() - today - seconds) > kHour) {
+    Shift(by);
+    while (std::abs(LiveStats(*server_).time().seconds() - today - by) > kHour) {
       ASSERT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(2));
       std::this_thread::sleep_for(milliseconds(20));
     }
