@@ -99,9 +99,9 @@ TEST(ThrottledRelay, AClientSaysNoMoreThanTheRateLetsIt) {
     const size_t more = Receive(ends.server, 500).size();
     ASSERT_GT(more, 0u);
     come += more;
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double passed = std::chrono::duration<double>(Clock::now() - begin).count();
     EXPECT_LE(static_cast<double>(come), static_cast<double>(kSlow.burst_bytes) +
-                                             seconds * static_cast<double>(kSlow.bytes_per_second));
+                                             passed * static_cast<double>(kSlow.bytes_per_second));
   }
   client.join();
 }
