@@ -1,5 +1,5 @@
-// eta-bench against the shipped server: its reports of overload, fairness and health have the fields
-// that others read, and are consistent. The measured values are not judged here.
+// eta-bench against the shipped server: its reports of overload, fairness and health have the
+// fields that others read, and are consistent. The measured values are not judged here.
 #include <cstdint>
 #include <optional>
 #include <string>
