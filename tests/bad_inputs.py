@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks bad_inputs.md: every row is there, the tests that it names exist, and one of them at least
-tries the server, eta-train or eta-eval as it is built, in a process of its own.
+tries the server, etactl, eta-train or eta-eval as it is built, in a process of its own.
 
 usage: tests/bad_inputs.py BUILD_FOLDER
 """
@@ -11,7 +11,8 @@ import sys
 
 ROWS = 193
 HERE = pathlib.Path(__file__).parent
-STARTS_A_SERVER = re.compile(r"\b(?:ServerProcess|Replica|FailpointServer|TrainProcess|EvaluationTest)\b")
+STARTS_A_PROGRAM = re.compile(
+    r"\b(?:ServerProcess|CtlProcess|Replica|FailpointServer|TrainProcess|EvaluationTest)\b")
 FIXTURE = re.compile(r'^#include "tests/(testing/\w+/\w+_fixture\.h)"', re.MULTILINE)
 
 
@@ -44,12 +45,12 @@ def built_tests(build):
 
 
 def process_suites():
-    """Suites that start the built server, eta-train or eta-eval, by their sources and fixtures."""
+    """Suites that start one of the built programs, by their sources and fixtures."""
     suites = set()
     for source in (HERE / "integration").rglob("*.cc"):
         text = source.read_text()
         parts = [text] + [(HERE / header).read_text() for header in FIXTURE.findall(text)]
-        if any(STARTS_A_SERVER.search(part) for part in parts):
+        if any(STARTS_A_PROGRAM.search(part) for part in parts):
             suites |= set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", text, re.MULTILINE))
     return suites
 
@@ -68,7 +69,7 @@ def main():
         tests = [test.strip() for test in cells[2].split(",")]
         problems += [f"row {row}: there is no test {test}" for test in tests if test not in built]
         if not any(test.split(".")[0] in served for test in tests):
-            problems.append(f"row {row}: no test starts the built server, eta-train or eta-eval")
+            problems.append(f"row {row}: no test starts a built program")
     print("\n".join(problems) or f"{len(rows)} rows, each with its tests")
     return 1 if problems else 0
 

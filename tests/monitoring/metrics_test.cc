@@ -353,6 +353,9 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
     EXPECT_NEAR(page().Sum("eta_attention_output_error_total", labels),
                 measured * attention.output_error(), 1e-6 * measured);
     EXPECT_EQ(page().Sum("eta_attention_fallbacks_total", labels), series.fallbacks());
+    EXPECT_EQ(page().Sum("eta_attention_fallback_rows_total", labels), attention.fallback_steps());
+    EXPECT_EQ(page().Sum("eta_attention_fallback_kv_bytes_read_total", labels),
+              attention.fallback_kv_bytes_read());
   }
   for (const v1::TenantStats& tenant : stats.tenants()) {
     const MetricLabels labels = {{"tenant", tenant.tenant()}};

@@ -219,8 +219,9 @@ TEST_F(EtactlCalibrateProcessTest, ComesBackToItsCalibrationWhenTheConnectionBre
 }
 
 TEST_F(EtactlCalibrateProcessTest, AServerThatWasNeverReachedIsNotWaitedFor) {
-  const auto exit = Run({"calibrate", "wiki", "--samples=" + texts_.path(), "--server",
-                         "unix:" + folder_.path() + "/nobody"});
+  const auto exit = CtlProcess({"calibrate", "wiki", "--samples=" + texts_.path(), "--server",
+                                "unix:" + folder_.path() + "/nobody"})
+                        .AwaitExit();
   EXPECT_EQ(exit.code, 3) << exit.errors;
 }
 
