@@ -33,6 +33,8 @@ class Session:
     """Runs steps in one folder. Nothing that it started outlives close()."""
 
     def __init__(self, folder, work, environment, limit):
+        # Who runs us in the background ignores Ctrl-C, and what ignores it hands that on to its programs.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.folder, self.work, self.environment, self.limit = folder, Path(work), environment, limit
         self.shell = self.start(["bash", "--norc"], subprocess.PIPE, subprocess.DEVNULL)
         self.python = None

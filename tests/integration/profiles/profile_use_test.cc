@@ -12,6 +12,7 @@ namespace {
 using grpc::StatusCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
@@ -159,7 +160,7 @@ TEST_F(ProfileUseTest, GenerateGoesOnWithAStoreThatIsDown) {
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
 }
 
-TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreCanBeCancelledAndDrained) {
+TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreCanBeCancelledAndEndsWithTheServer) {
   store_->Block();
   v1::GenerateRequest request = Ask("hello");
   request.mutable_attention()->set_profile("legal");
@@ -171,8 +172,8 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreCanBeCancelledAndDrained) {
   waits.Start(request);
   while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
   std::thread stop([this] { server_.reset(); });
-  const grpc::Status status = waits.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
+  // What gRPC ends without a drain is cancelled, or sees that its connection is gone.
+  EXPECT_THAT(waits.Finish().error_code(), AnyOf(StatusCode::UNAVAILABLE, StatusCode::CANCELLED));
   store_->Release();
   stop.join();
   Serve();
