@@ -373,7 +373,8 @@ class Calibration {
   }
 
   // Lowers the thresholds until the held-out documents pass. The target of dynamic thresholds takes
-  // the first that do; any other ends with `failure`, which names them.
+  // the first that do, else the first that keep its bound, whatever needles they lose, unless a
+  // share of those was asked for. Any other target ends with `failure`, which names them.
   absl::Status GoDenser(const absl::Status& failure, CalibrationResult& result) {
     clock_.Expect(static_cast<int64_t>(kLowered.size() / 2) * Rows(held_out_));
     CalibrationJob asked = {.min_retrieval = job_.min_retrieval, .allow_loss = job_.allow_loss};
@@ -382,6 +383,7 @@ class Calibration {
     const double from = shift_;
     double best = from;
     double least = std::numeric_limits<double>::infinity();
+    std::optional<double> bounded;
     for (const double lowered : kLowered) {
       if (lowered > 0.0) RETURN_IF_ERROR(MoveTo(from - lowered, result));
       if (result.frozen.perplexity < least) {
@@ -394,14 +396,16 @@ class Calibration {
       costs.multi_needles.reset();
       const CalibrationJob cost = {.target = asked.target, .allow_loss = asked.allow_loss};
       if (!JudgeHeldOut(job_.target, result).ok() || !JudgePromises(cost, costs).ok()) continue;
+      if (!bounded) bounded = shift_;
       if (lowered > 0.0) RETURN_IF_ERROR(Retrieve());
       if (!JudgePromises(asked, content_.evidence).ok()) continue;
       if (AsDynamic() && asked.min_retrieval == job_.min_retrieval) return absl::OkStatus();
       return EndWithNearest(failure);
     }
-    RETURN_IF_ERROR(MoveTo(best, result));
+    const bool takes_bounded = AsDynamic() && !job_.min_retrieval && bounded;
+    RETURN_IF_ERROR(MoveTo(takes_bounded ? *bounded : best, result));
     RETURN_IF_ERROR(Retrieve());
-    return EndWithNearest(failure);
+    return takes_bounded ? absl::OkStatus() : EndWithNearest(failure);
   }
 
   // Verifies the profile of another shift. No needles are counted yet.

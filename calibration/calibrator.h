@@ -111,7 +111,8 @@ struct CalibrationResult {
 //   dynamic_union_density    likewise, until the union density is that of dynamic thresholds,
 //                            within kDensityTolerance on the calibration sequences; if the held-out
 //                            documents do not keep bound and promises there, the nearest denser one
-//                            that does, so that they have chosen the step
+//                            that does, so that they have chosen the step; where none keeps every
+//                            needle, the nearest one that keeps the bound (ToBeStaged, promises.h)
 //   max_perplexity_increase  likewise, the sparsest shift that keeps documents of their own within
 //                            the bound, by the upper end of the 95 % interval; refused if the
 //                            held-out documents exceed it as measured

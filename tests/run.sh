@@ -191,7 +191,8 @@ if [ "$tsan" -eq 1 ]; then
   if setarch --addr-no-randomize true 2>/dev/null; then runner=(setarch --addr-no-randomize); fi
   export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS-}"
   # Suites without gRPC: the packaged library is not instrumented, and what it orders looks like races.
-  threads='^(kernels|workers|engine|calibrat|limits|telemetry|profile_(record|store)|identity_parts|service_threads)'
+  threads='^(kernels|workers|engine|shadow|calibrat|evaluation|diagnostics|training|prompt|tokenizer|chat_template|gguf|checkpoint'
+  threads+='|limits|telemetry|profile_(record|store)|identity_parts|service_threads)'
   phase "configure, tsan" configure tsan
   mapfile -t targets < <(cmake --build build/tsan --target help | grep -oE "${threads}[a-z_]*_test: phony" | cut -d: -f1)
   phase "build, tsan" build build/tsan --target "${targets[@]}"

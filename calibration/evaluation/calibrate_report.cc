@@ -123,6 +123,9 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
   table += OperatingPoint(result.content) + Retrieval(evidence);
   if (DynamicDominates(evidence)) {
     table += "dynamic thresholds read no more and cost no more: use them without this profile\n";
+  } else if (const NeedleHits hits = AllNeedles(evidence); hits.kept < hits.full) {
+    absl::StrAppendFormat(&table, "loses %d of the %d needles that full attention finds\n",
+                          hits.full - hits.kept, hits.full);
   }
   return table;
 }

@@ -97,6 +97,11 @@ bool DynamicDominates(const ProfileEvidence& evidence) {
          *evidence.perplexity_dynamic <= evidence.perplexity_frozen;
 }
 
+bool ToBeStaged(const CalibrationJob& job, const ProfileEvidence& evidence) {
+  if (job.allow_loss) return false;
+  return DynamicDominates(evidence) || !JudgePromises(job, evidence).ok();
+}
+
 absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
                          double union_density, const ProfileEvidence& evidence) {
   const NeedleHits hits = AllNeedles(evidence);

@@ -25,6 +25,11 @@ absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evi
 // then a request does better without the profile. Never of a model without a predictor.
 bool DynamicDominates(const ProfileEvidence& evidence);
 
+// Whether a profile that Calibrate made must not become the newest one by itself, since requests
+// without it have it better: dynamic thresholds dominate, or it keeps the target
+// dynamic_union_density and loses needles. Never with allow_loss.
+bool ToBeStaged(const CalibrationJob& job, const ProfileEvidence& evidence);
+
 // Of both kinds together; zeros if none were hidden.
 NeedleHits AllNeedles(const ProfileEvidence& evidence);
 

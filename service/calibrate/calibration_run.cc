@@ -169,7 +169,7 @@ absl::StatusOr<ProfilePtr> CalibrationRun::Make() {
   lease_.Use(tokens);
   plan_.put.content = std::move(made->content);
   // Requests without a profile have it better, so that nobody gets it unasked.
-  if (!plan_.job.allow_loss && DynamicDominates(plan_.put.content.evidence)) plan_.put.stage = true;
+  if (ToBeStaged(plan_.job, plan_.put.content.evidence)) plan_.put.stage = true;
   auto stored = PutPatiently(*service_.store, tenant_, plan_.put, stop_.get_token());
   const std::string& model = service_.engine.info().model_fingerprint;
   if (stored.ok() && IsNewestAtOnce(**stored, model)) service_.profiles->Add(**stored);

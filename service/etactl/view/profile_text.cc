@@ -208,6 +208,7 @@ std::string Verdict(const v1::Profile& profile) {
     absl::StrAppendFormat(&text, ", mass kept %.3f (p1 %.3f)", evidence.retained_mass(),
                           evidence.retained_mass_p1());
   }
+  int64_t lost = 0;
   if (evidence.has_single_needles()) {
     v1::NeedleHits all = evidence.single_needles();
     const v1::NeedleHits& multi = evidence.multi_needles();
@@ -215,13 +216,18 @@ std::string Verdict(const v1::Profile& profile) {
     all.set_full(all.full() + multi.full());
     all.set_frozen(all.frozen() + multi.frozen());
     absl::StrAppend(&text, ", needles ", FoundOf(all));
+    lost = all.full() - all.kept() - multi.kept();
   }
   if (!evidence.has_dynamic_union_density()) return text;
   absl::StrAppendFormat(&text, "; dynamic reads %.0f %%, %s",
                         100.0 * evidence.dynamic_union_density(),
                         Increase(evidence.perplexity_dynamic(), evidence.perplexity_full()));
-  if (!evidence.dynamic_dominates()) return text;
-  absl::StrAppend(&text, ": no more in either, so use dynamic attention without this profile");
+  const bool loses = profile.staged() && lost > 0;
+  if (!evidence.dynamic_dominates() && !loses) return text;
+  absl::StrAppend(&text, evidence.dynamic_dominates()
+                             ? ": no more in either"
+                             : absl::StrFormat(": the profile loses %d needles", lost));
+  absl::StrAppend(&text, ", so use dynamic attention without this profile");
   return profile.staged() ? text + ", which is staged" : text;
 }
 

@@ -113,6 +113,21 @@ TEST(JudgePromises, APerplexityThatIsNoNumberIsALoss) {
   EXPECT_EQ(GetErrorDetail(JudgePromises(Job(), evidence)).reason, "PROFILE_LOSES");
 }
 
+TEST(ToBeStaged, WhatLosesOrIsDominatedUnlessThatIsAllowed) {
+  CalibrationJob job = Job();
+  const ProfileEvidence loses = Evidence(0.0, kAll, kOneLost);
+  EXPECT_FALSE(ToBeStaged(job, Evidence(0.0, kAll, kAll)));
+  EXPECT_TRUE(ToBeStaged(job, loses));
+  job.min_retrieval = 0.5;
+  EXPECT_FALSE(ToBeStaged(job, loses)) << "as many as were asked for";
+  ProfileEvidence dominated = loses;
+  dominated.perplexity_dynamic = dominated.perplexity_frozen;
+  dominated.dynamic_union_density = dominated.union_density;
+  EXPECT_TRUE(ToBeStaged(job, dominated));
+  job.allow_loss = true;
+  EXPECT_FALSE(ToBeStaged(job, dominated));
+}
+
 TEST(DynamicDominates, WhatReadsNoMoreAndCostsNoMore) {
   ProfileEvidence evidence = Evidence(0.62, kAll, kAll);
   evidence.union_density = 0.657;

@@ -436,6 +436,22 @@ TEST(EtactlProfileText, RecommendsDynamicAttentionWhereItDominates) {
   EXPECT_THAT(Verdict(profile), EndsWith(std::string(kAdvice) + ", which is staged"));
 }
 
+TEST(EtactlProfileText, RecommendsDynamicAttentionWhereAStagedProfileLosesNeedles) {
+  v1::Profile profile = LegalProfile();
+  for (v1::NeedleHits* hits : {profile.mutable_evidence()->mutable_single_needles(),
+                               profile.mutable_evidence()->mutable_multi_needles()}) {
+    hits->set_asked(6);
+    hits->set_full(6);
+    hits->set_frozen(5);
+    hits->set_kept(4);
+  }
+  EXPECT_THAT(Verdict(profile), EndsWith("; dynamic reads 40 %, -2.50 %")) << "it was allowed";
+  profile.set_staged(true);
+  EXPECT_THAT(Verdict(profile),
+              EndsWith("; dynamic reads 40 %, -2.50 %: the profile loses 4 needles, so use dynamic "
+                       "attention without this profile, which is staged"));
+}
+
 TEST(EtactlProfileText, ShowsARelativeThreshold) {
   v1::Profile profile = LegalProfile();
   EXPECT_THAT(DescribeProfile(profile),
