@@ -7,8 +7,11 @@
 #include "engine/tokenizer/json/parts.h"
 
 namespace eta {
+namespace {
 
 using Json = nlohmann::json;
+
+}  // namespace
 
 absl::StatusOr<std::vector<Part>> ListParts(const Json& root, const std::string& place,
                                             const std::string& list) {
