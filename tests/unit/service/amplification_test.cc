@@ -15,19 +15,23 @@
 #include <string>
 
 #include "calibration/profiles/profile_json.h"
+#include "engine/engine.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/generate.pb.h"
 #include "eta/v1/profiles.grpc.pb.h"
+#include "eta/v1/tokenize.pb.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "service/calibrate/convert_calibrate.h"
 #include "service/generate/convert.h"
+#include "service/generate/tokenize.h"
 #include "service/identity/identity_file.h"
 #include "service/limits/limits_file.h"
 #include "service/wire/wire_message.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/piece_file.h"
 #include "tests/testing/faults/counted_memory.h"
 
@@ -279,6 +283,55 @@ TEST(Amplification, WorstTexts) {
                    Field(2, Repeated(part, bytes - 8 - part.size())), TakeGenerate);
     }
   }
+}
+
+// Whose context has room for a text of a token for each byte.
+const Engine& RoomyEngine() {
+  static const testing::TinyModel model;
+  static const std::unique_ptr<Engine> engine = [] {
+    EngineOptions options = testing::OptionsFor(model);
+    options.limits.max_context = int32_t{kMessageBytes} + 16;
+    options.limits.max_prompt_bytes = kMessageBytes;
+    return testing::Start(options);
+  }();
+  return *engine;
+}
+
+// As UnaryCall takes and answers a call. gRPC's memory is not counted, so that a string stands for
+// the answer's buffer.
+template <typename Message, typename Answer>
+std::function<void(const std::string&)> TakeUnary(Answer (*answer)(const Message&, const Engine&),
+                                                  size_t least_answer) {
+  return [=](const std::string& bytes) {
+    const auto message = ParseMessage<Message>(Sent(bytes), kMessageBytes + 16);
+    ASSERT_TRUE(message.ok()) << message.status();
+    const auto response = answer(*message, RoomyEngine());
+    ASSERT_TRUE(response.ok()) << response.status();
+    EXPECT_GT(response->SerializeAsString().size(), least_answer);
+  };
+}
+
+// Each byte is a token with a text, an end and a mark of its own.
+TEST(Amplification, TokensWithTheirTexts) {
+  constexpr size_t kBytes = kMessageBytes - 64;
+  for (const char byte : {'\x01', '\n', '0'}) {
+    v1::TokenizeRequest request;
+    request.set_text(std::string(kBytes, byte));
+    request.set_token_texts(true);
+    ExpectModest("tokens of a text of " + std::to_string(byte), request.SerializeAsString(),
+                 TakeUnary(&Tokenize, 5 * kBytes));
+  }
+}
+
+// Each token is a byte on the wire, and one of text.
+TEST(Amplification, TextsOfTokens) {
+  constexpr int kTokens = int{kMessageBytes} - 64;
+  constexpr int32_t kByteZero = 3;
+  v1::DetokenizeRequest request;
+  request.mutable_token_ids()->mutable_ids()->Resize(kTokens, kByteZero);
+  request.set_token_texts(true);
+  ExpectModest("texts of tokens", request.SerializeAsString(),
+               TakeUnary(&Detokenize, size_t{5} * kTokens));
 }
 
 void TakeCalibrate(const std::string& bytes) {
