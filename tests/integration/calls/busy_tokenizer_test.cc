@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr int kPlaces = 512;
 constexpr int kShare = kPlaces / 2;  // of a tenant alone
 constexpr int kPerConnection = 60;   // calls
+constexpr std::chrono::seconds kPatience{20};
 
 class BusyTokenizer : public ::testing::Test {
  protected:
@@ -59,13 +60,21 @@ class BusyTokenizer : public ::testing::Test {
   }
   v1::TokenizerCallStats Waiting() {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
     context.AddMetadata(kTenantHeader, "ops");
     v1::Stats answer;
     EXPECT_TRUE(server_->stub->Stats(&context, {}, &answer).ok());
     return answer.tokenizer_calls();
   }
   void AwaitWaiting(int count) {
-    while (Waiting().waiting() != count) std::this_thread::sleep_for(milliseconds(2));
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (Waiting().waiting() != count) {
+      if (std::chrono::steady_clock::now() > end) {
+        server_.Disarm();
+        FAIL() << "they do not wait for a thread that makes tokens";
+      }
+      std::this_thread::sleep_for(milliseconds(2));
+    }
   }
   void ExpectAnswers() {
     for (const auto& call : calls_) {
