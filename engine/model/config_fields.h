@@ -1,15 +1,21 @@
 // Fields of config.json, read one after the other. The first error is kept.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "engine/base/json/json_check.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
+
+// Of config.json and of generation_config.json.
+inline constexpr JsonLimits kConfigLimits = {.max_bytes = size_t{1} << 20, .max_depth = 16};
+inline constexpr size_t kMaxEosIds = 16;
 
 // INVALID_ARGUMENT and UNIMPLEMENTED: "config.json: FIELD SENTENCE".
 absl::Status InvalidConfig(const std::string& field, const std::string& sentence);

@@ -11,14 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/model/config_fields.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
 namespace {
 
 constexpr char kFile[] = "generation_config.json";
-constexpr JsonLimits kGenerationLimits = {.max_bytes = size_t{1} << 20, .max_depth = 16};
-constexpr size_t kMaxStopIds = 16;
 
 std::optional<int32_t> IdOf(const nlohmann::json& value, int32_t vocab_size) {
   const auto last = static_cast<uint64_t>(vocab_size) - 1;
@@ -29,15 +28,15 @@ std::optional<int32_t> IdOf(const nlohmann::json& value, int32_t vocab_size) {
 }  // namespace
 
 absl::Status ReadGenerationConfig(std::string_view text, ModelConfig& config) {
-  const absl::Status valid = CheckJson(kFile, text, kGenerationLimits);
+  const absl::Status valid = CheckJson(kFile, text, kConfigLimits);
   if (!valid.ok()) return valid;
   const JsonTree tree(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false));
   const auto found = tree.root().find("eos_token_id");
   if (found == tree.root().end() || found->is_null()) return absl::OkStatus();
   const size_t count = found->is_array() ? found->size() : 1;
-  if (count > kMaxStopIds) {
+  if (count > kMaxEosIds) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kFile, ": eos_token_id has over ", kMaxStopIds, " entries"));
+        absl::StrCat(kFile, ": eos_token_id has over ", kMaxEosIds, " entries"));
   }
   std::vector<int32_t> ids;
   for (size_t i = 0; i < count; ++i) {

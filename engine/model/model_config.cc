@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr JsonLimits kLimits = {.max_bytes = size_t{1} << 20, .max_depth = 16};
-constexpr size_t kMaxEosIds = 16;
 constexpr const char* kHead = "lm_head.weight";
 constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mask
 
@@ -190,7 +188,7 @@ void ModelConfig::SetAttentionDefaults() {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
-  const absl::Status valid = CheckJson("config.json", text, kLimits);
+  const absl::Status valid = CheckJson("config.json", text, kConfigLimits);
   if (!valid.ok()) return valid;
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
 
