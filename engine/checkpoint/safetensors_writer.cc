@@ -98,7 +98,7 @@ absl::StatusOr<std::string> MakeHeader(const std::map<std::string, std::string>&
   return length + header;
 }
 
-absl::Status WriteTensors(int fd, const std::vector<PlacedTensor>& order, const TensorData& data) {
+absl::Status WriteInOrder(int fd, const std::vector<PlacedTensor>& order, const TensorData& data) {
   std::vector<std::byte> storage;
   for (const PlacedTensor& placed : order) {
     const auto bytes = data(*placed.name, storage);
@@ -127,7 +127,7 @@ absl::Status StreamSafetensors(const std::string& path,
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, "safetensors file cannot be created");
   absl::Status status = WriteAll(fd, std::as_bytes(std::span(*header)));
-  if (status.ok()) status = WriteTensors(fd, *order, data);
+  if (status.ok()) status = WriteInOrder(fd, *order, data);
   if (status.ok() && fsync(fd) != 0) {
     status = absl::ErrnoToStatus(errno, "safetensors file cannot be synced");
   }

@@ -57,7 +57,7 @@ int32_t Outlier(const Keys& keys, const float* metric) {
 }
 
 // Deviation of coordinate i of the keys but the outlier from their mean: by sub-blocks of `part`.
-double Deviation(const Keys& keys, int32_t outlier, size_t i, double mean, size_t part) {
+double DeviationWithout(const Keys& keys, int32_t outlier, size_t i, double mean, size_t part) {
   double largest = 0.0;
   for (size_t begin = 0; begin < keys.size(); begin += part) {
     double sum = 0.0;
@@ -116,7 +116,7 @@ void WriteOutlierRecord(const KvPages& pages, const KvLayerView& kv, int32_t blo
   const Record record = pages.RecordOf(block, kv_head);
   for (size_t i = 0; i < d; ++i) {
     record.mu[i] = static_cast<float>(mean[i]);
-    record.sigma[i] = static_cast<float>(Deviation(keys, outlier, i, mean[i], part));
+    record.sigma[i] = static_cast<float>(DeviationWithout(keys, outlier, i, mean[i], part));
     record.outlier[i] = static_cast<float>(keys[static_cast<size_t>(outlier)][i]);
   }
   *record.step = 0.0f;

@@ -42,7 +42,7 @@ std::span<const int32_t> IdsOf(const google::protobuf::RepeatedField<int32_t>& i
   return {ids.data(), static_cast<size_t>(ids.size())};
 }
 
-void Convert(TokenReadings in, v1::TokenTexts& out) {
+void SetTexts(TokenReadings in, v1::TokenTexts& out) {
   out.set_text(std::move(in.text));
   out.mutable_ends()->Add(in.ends.begin(), in.ends.end());
   out.mutable_special()->Add(in.special.begin(), in.special.end());
@@ -67,7 +67,7 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& message
   if (!message.token_texts()) return response;
   auto read = engine.Detokenize(prepared->prompt, /*special_tokens=*/false);
   if (!read.ok()) return read.status();
-  Convert(std::move(read->tokens), *response.mutable_token_texts());
+  SetTexts(std::move(read->tokens), *response.mutable_token_texts());
   return response;
 }
 
@@ -79,7 +79,7 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& m
   v1::DetokenizeResponse response;
   response.set_model(engine.info().model_name);
   response.set_text(std::move(read->text));
-  if (message.token_texts()) Convert(std::move(read->tokens), *response.mutable_token_texts());
+  if (message.token_texts()) SetTexts(std::move(read->tokens), *response.mutable_token_texts());
   return response;
 }
 

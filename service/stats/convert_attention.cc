@@ -11,7 +11,7 @@
 namespace eta {
 namespace {
 
-v1::AttentionMode ToMessage(AttentionMode mode) {
+v1::AttentionMode ToMode(AttentionMode mode) {
   switch (mode) {
     case AttentionMode::kFull:
       return v1::ATTENTION_MODE_FULL;
@@ -157,7 +157,7 @@ void FillAttention(const ServerStatus& status, v1::Stats& out) {
   });
   for (const AccountSeries* account : series) {
     v1::AttentionSeries& message = *out.add_attention();
-    message.set_mode(ToMessage(account->mode));
+    message.set_mode(ToMode(account->mode));
     message.set_tenant(account->tenant.text());
     if (account->mode == AttentionMode::kProfile) message.set_profile(account->profile.text());
     if (account->version > 0) message.set_version(account->version);

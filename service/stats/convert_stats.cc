@@ -125,7 +125,7 @@ void FillLoad(const ServerStatus& status, v1::EngineLoad& out) {
   }
 }
 
-void Fill(const ConnectionUsage& usage, v1::ConnectionStats& out) {
+void FillConnections(const ConnectionUsage& usage, v1::ConnectionStats& out) {
   out.set_open(usage.open);
   out.set_max(usage.max);
   out.set_accepted(usage.accepted);
@@ -295,7 +295,7 @@ v1::Stats ToMessage(const ServerStatus& status) {
     stats.set_tenant(status.tenant->id());
   } else {
     FillLoad(status, *stats.mutable_load());
-    Fill(status.connections, *stats.mutable_connections());
+    FillConnections(status.connections, *stats.mutable_connections());
     FillPressure(status, *stats.mutable_pressure());
     FillStoreCalls(status, *stats.mutable_store_calls());
     FillTokenizerCalls(status, *stats.mutable_tokenizer_calls());

@@ -7,6 +7,7 @@
 # - Functions that cannot be used safely, that start programs, or whose result is another tomorrow.
 # - Hash tables of Abseil 20220623, which free what they never had when an allocation in them fails.
 # - Assertions about input, which would end the process of everybody else's requests.
+# - Functions that a unity build could take for each other (rooms.py).
 # Recursion in those files is clang-tidy's (misc-no-recursion), alloca and arrays of variable length
 # are the compiler's. Prints every line that breaks a rule.
 #   sources.sh [--marked MARK]      --marked: prints the files with that mark
@@ -61,6 +62,8 @@ report "the time of the build (two builds of one commit are equal)" "$(grep -rnE
   --include='*.cu' --include='*.cuh' || true)"
 report "assertions about input" "$(grep -nE '\b(assert|abort|std::terminate)\(' "${readers[@]}" |
   grep -v static_assert | code)"
+report "functions that a unity build could take for each other (give one another name)" \
+  "$(tests/lint/rooms.py 2>&1)"
 
 if [ "$broken" -eq 0 ]; then echo "sources: in order"; fi
 exit "$broken"

@@ -52,7 +52,7 @@ constexpr size_t kRecallColumn = 2;
 constexpr size_t kAttendedColumn = 4;
 
 // Of flat records, in the order of the columns.
-std::optional<double> Paper(const BoundSpec& spec, size_t column) {
+std::optional<double> PaperFigure(const BoundSpec& spec, size_t column) {
   static const std::map<int32_t, std::vector<double>> rows = {{4, {0.034, 0.308, 0.983, 0.102}},
                                                               {16, {0.117, 0.168, 0.969, 0.215}},
                                                               {64, {0.275, 0.056, 0.953, 0.363}}};
@@ -145,7 +145,7 @@ absl::StatusOr<Table> MeasureIndex(TableBench& bench) {
     row.n = static_cast<int64_t>(TotalOf(part, kIndexTerms));
     for (size_t column = 0; column < std::size(kColumns); ++column) {
       row.cells.push_back(RatioCell(part, kColumns[column].numerator, kColumns[column].denominator,
-                                    Paper(specs[i], column)));
+                                    PaperFigure(specs[i], column)));
     }
   }
   table.figures.push_back(RecallOverDensity(table));

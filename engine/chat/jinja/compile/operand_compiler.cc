@@ -15,7 +15,7 @@ namespace {
 constexpr uint8_t kBegin = 0, kSign = 1, kPostfix = 2, kCallDone = 3, kFilters = 4, kFilterDone = 5,
                   kTestDone = 6, kFilterCallDone = 7;
 
-std::string WithoutUnderscores(std::string_view digits) {
+std::string DigitsOf(std::string_view digits) {
   std::string out;
   for (const char c : digits) {
     if (c != '_') out += c;
@@ -228,7 +228,7 @@ absl::Status ExpressionCompiler::Strings() {
 }
 
 absl::Status ExpressionCompiler::Integer() {
-  const std::string digits = WithoutUnderscores(tokens_.text());
+  const std::string digits = DigitsOf(tokens_.text());
   int base = 10;
   size_t begin = 0;
   if (digits.size() > 2 && digits[0] == '0') {
@@ -248,7 +248,7 @@ absl::Status ExpressionCompiler::Integer() {
 }
 
 absl::Status ExpressionCompiler::Real() {
-  const std::string digits = WithoutUnderscores(tokens_.text());
+  const std::string digits = DigitsOf(tokens_.text());
   double number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size()) {

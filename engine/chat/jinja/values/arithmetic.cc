@@ -188,7 +188,7 @@ bool Repeats(const Value& value) {
                                  value.sequence().form == Sequence::Form::kTuple));
 }
 
-std::string_view Spelling(TokenKind op) {
+std::string_view OperatorText(TokenKind op) {
   switch (op) {
     case TokenKind::kAdd:
       return "+";
@@ -225,7 +225,7 @@ absl::StatusOr<Value> Binary(Heap& heap, TokenKind op, const Value& a, const Val
     if (Repeats(a) && b.IsIntegral()) return Repeat(heap, a, b.integer());
     if (Repeats(b) && a.IsIntegral()) return Repeat(heap, b, a.integer());
   }
-  return NoSuchOperator(Spelling(op), a, b);
+  return NoSuchOperator(OperatorText(op), a, b);
 }
 
 absl::StatusOr<Value> Negate(const Value& value, bool negative) {
