@@ -99,7 +99,9 @@ bool DynamicDominates(const ProfileEvidence& evidence) {
 
 bool ToBeStaged(const CalibrationJob& job, const ProfileEvidence& evidence) {
   if (job.allow_loss) return false;
-  return DynamicDominates(evidence) || !JudgePromises(job, evidence).ok();
+  const bool nearest = job.target.kind == ProfileTargetKind::kDynamicUnionDensity;
+  const NeedleHits hits = AllNeedles(evidence);
+  return DynamicDominates(evidence) || (nearest && !job.min_retrieval && hits.kept < hits.full);
 }
 
 absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,

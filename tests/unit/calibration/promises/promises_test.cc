@@ -116,6 +116,8 @@ TEST(JudgePromises, APerplexityThatIsNoNumberIsALoss) {
 TEST(ToBeStaged, WhatLosesOrIsDominatedUnlessThatIsAllowed) {
   CalibrationJob job = Job();
   const ProfileEvidence loses = Evidence(0.0, kAll, kOneLost);
+  EXPECT_FALSE(ToBeStaged(job, loses)) << "Calibrate makes none of that target";
+  job.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
   EXPECT_FALSE(ToBeStaged(job, Evidence(0.0, kAll, kAll)));
   EXPECT_TRUE(ToBeStaged(job, loses));
   job.min_retrieval = 0.5;
