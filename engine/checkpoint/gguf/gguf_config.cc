@@ -30,6 +30,7 @@ constexpr std::string_view kKnownKeys[] = {
     "context_length",
     "embedding_length",
     "expert_count",
+    "expert_shared_count",
     "expert_used_count",
     "feed_forward_length",
     "rope.dimension_count",
@@ -51,11 +52,8 @@ constexpr std::string_view kKnownKeys[] = {
 // 0 says that there is none of it, as files of several writers do; any other number would change
 // the model.
 constexpr std::string_view kZeroKeys[] = {
-    "attention.clamp_kqv",     "attention.max_alibi_bias",
-    "attention.scale",         "attn_logit_softcapping",
-    "embedding_scale",         "expert_shared_count",
-    "final_logit_softcapping", "logit_scale",
-    "residual_scale",
+    "attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
+    "embedding_scale",     "final_logit_softcapping",  "logit_scale",     "residual_scale",
 };
 
 struct Family {
@@ -81,7 +79,7 @@ void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
       metadata.FailUnsupported(key, "is not known");
     }
   }
-  for (const char* name : {"expert_count", "expert_used_count"}) {
+  for (const char* name : {"expert_count", "expert_shared_count", "expert_used_count"}) {
     const auto experts = metadata.OptionalInteger(prefix + name, 0, kMaxSize);
     if (experts.value_or(0) != 0) metadata.FailUnsupported(prefix + name, "is not supported");
   }

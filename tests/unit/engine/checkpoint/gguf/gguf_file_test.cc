@@ -152,8 +152,12 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {
     EXPECT_TRUE(Open(with([zero](auto& f) { f.Set(zero, 0.0f); })).ok()) << zero;
   }
-  ExpectError(with([](auto& f) { f.Set("llama.expert_count", uint32_t{8}); }), kUnimplemented,
-              "'llama.expert_count' is not supported");
+  for (const std::string experts :
+       {"llama.expert_count", "llama.expert_shared_count", "llama.expert_used_count"}) {
+    EXPECT_TRUE(Open(with([&](auto& f) { f.Set(experts, uint32_t{0}); })).ok()) << experts;
+    ExpectError(with([&](auto& f) { f.Set(experts, uint32_t{8}); }), kUnimplemented,
+                "'" + experts + "' is not supported");
+  }
   ExpectError(with([](auto& f) { f.Set("split.count", uint32_t{2}); }), kUnimplemented,
               "'split.count' over 1 is not supported: join the files first");
   ExpectError(with([](auto& f) { f.Set("llama.rope.dimension_count", uint32_t{16}); }),
