@@ -59,13 +59,23 @@ PieceCodec::PieceCodec(PieceTable pieces, int32_t bos_id, const ControlSource& s
   }
   special_ = PieceMatcher(std::move(special));
   user_defined_ = PieceMatcher(std::move(user_defined));
-  for (const std::string& written : source.written) FindIn(written, control_);
+  for (const std::string& written : source.written) FindIn(written, /*begins=*/false, control_);
   if (bos_id >= 0) beginning_ = {bos_id};
 }
 
-void PieceCodec::FindIn(std::string_view text, std::set<int32_t>& ids) const {
+void PieceCodec::FindIn(std::string_view text, bool begins, std::set<int32_t>& ids) const {
   for (size_t at = 0; at < text.size();) {
-    const PieceMatcher::Match match = user_defined_.Longest(text.substr(at));
+    if (const PieceMatcher::Match special = special_.Longest(text.substr(at))) {
+      at += special.size;
+      begins = true;
+      continue;
+    }
+    PieceMatcher::Match match;
+    if (std::exchange(begins, false) && model_.table().add_dummy_prefix) {
+      match = user_defined_.Longest(" " + std::string(text.substr(at, kMaxPieceBytes)));
+      if (match) --match.size;
+    }
+    if (!match) match = user_defined_.Longest(text.substr(at));
     if (match) ids.insert(match.id);
     at += match ? match.size : 1;
   }
@@ -81,7 +91,7 @@ absl::StatusOr<std::vector<int32_t>> PieceCodec::Encode(std::string_view text,
     for (const ByteRange& range : ranges) {
       const std::string_view written = text.substr(range.begin, range.end - range.begin);
       marks.replace(range.begin, written.size(), written.size(), '\1');
-      FindIn(written, withheld);
+      FindIn(written, /*begins=*/range.begin == 0, withheld);
     }
   }
   std::vector<int32_t> ids;

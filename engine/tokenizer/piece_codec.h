@@ -32,8 +32,9 @@ class PieceCodec : public TextCodec {
                                               std::span<const ByteRange> control) const override;
 
  private:
-  // Adds the user-defined pieces that the text spells, white space apart.
-  void FindIn(std::string_view text, std::set<int32_t>& ids) const;
+  // Adds the user-defined pieces that `text`, which a template wrote, spells, white space apart.
+  // `begins`: as a text by itself, so that a space may come before it.
+  void FindIn(std::string_view text, bool begins, std::set<int32_t>& ids) const;
 
   PieceModel model_;
   PieceMatcher special_;

@@ -51,7 +51,7 @@ PieceModel::Escaped PieceModel::EscapeSpaces(std::string_view text, std::string_
     escaped.text += more;
     if (!marks.empty()) escaped.marks.append(more.size(), mark);
   };
-  if (add_dummy_prefix) add(kSpace, '\0');
+  if (add_dummy_prefix) add(kSpace, marks.empty() ? '\0' : marks.front());
   for (size_t i = 0; i < text.size(); ++i) {
     add(text[i] == ' ' ? kSpace : text.substr(i, 1), marks.empty() ? '\0' : marks[i]);
   }

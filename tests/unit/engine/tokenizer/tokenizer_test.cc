@@ -452,6 +452,27 @@ TEST(Tokenizer, AUserDefinedPieceThatIsStructureInOneChatIsNoTextInIt) {
   EXPECT_EQ(*tokenizer->Encode(text, false, other), Ids(*tokenizer, text));
 }
 
+// The space before a text is the template's where the text's first byte is.
+TEST(Tokenizer, AMarkerThatBeginsWithASpaceCountsAtTheBeginningToo) {
+  PieceFile file = ChatPieces();
+  file.entries.push_back({"\xE2\x96\x81[INST]", 0, 4});
+  const int32_t marker = file.size() - 1;
+  const auto tokenizer = LoadOrDie(file.Serialize(), file.size());
+  const auto markers = [&](const std::string& text, const std::vector<ByteRange>& control) {
+    const std::vector<int32_t> ids = *tokenizer->Encode(text, false, control);
+    return std::count(ids.begin(), ids.end(), marker);
+  };
+  const std::string twice = "[INST]hi [INST]hi";
+  const std::vector<ByteRange> both = {{0, 6}, {8, 15}};
+  EXPECT_EQ(*tokenizer->Encode(twice, false, both), Ids(*tokenizer, twice))
+      << "as SentencePiece encodes it";
+  EXPECT_EQ(markers(twice, both), 2);
+  EXPECT_EQ(markers(twice, {{0, 6}}), 1) << "the message spells the other";
+  EXPECT_EQ(markers(twice, {{8, 15}}), 1);
+  EXPECT_EQ(markers("<s>" + twice, {{0, 9}}), 1) << "behind a control piece a text begins";
+  EXPECT_EQ(markers("<s>" + twice, {{0, 3}, {11, 18}}), 1);
+}
+
 TEST(Tokenizer, PiecesThatBeginAndEndATextAreControl) {
   const PieceFile file = ChatPieces();
   ModelConfig config = ConfigOf(file.size());
