@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,19 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_vi
     if (!program.ok()) return program.status();
     return std::unique_ptr<ChatTemplate>(new ChatTemplate(*std::move(program), std::move(tokens)));
   });
+}
+
+std::vector<std::string> ChatTemplate::Literals() const {
+  using jinja::Op;
+  std::set<std::string> literals;
+  const std::vector<jinja::Instruction>& code = program_->code;
+  for (size_t at = 0; at < code.size(); ++at) {
+    const bool names_item = at + 1 < code.size() && code[at + 1].op == Op::kItem;
+    if (code[at].op != Op::kEmitConstant && (code[at].op != Op::kConstant || names_item)) continue;
+    const Value& constant = program_->constants[code[at].a];
+    if (constant.IsText()) literals.insert(constant.text().bytes);
+  }
+  return {literals.begin(), literals.end()};
 }
 
 absl::StatusOr<RenderedChat> ChatTemplate::Render(const Chat& chat) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/chat/chat.h"
@@ -46,6 +47,10 @@ class ChatTemplate {
   // template's own. UNIMPLEMENTED: a method or form that is not known here. RESOURCE_EXHAUSTED: a
   // limit.
   absl::StatusOr<RenderedChat> Render(const Chat& chat) const;
+
+  // The texts of its own that it may write: those outside of tags, and the strings in tags but for
+  // the names of items.
+  std::vector<std::string> Literals() const;
 
  private:
   ChatTemplate(std::unique_ptr<const jinja::Program> program, Tokens tokens);

@@ -59,7 +59,8 @@ absl::StatusOr<std::vector<std::string>> ProbeTemplate(std::string_view source,
   const auto parsed = ChatTemplate::Parse(source, tokens);
   if (IsOutOfMemory(parsed.status())) return parsed.status();
   if (!parsed.ok()) return std::vector<std::string>();
-  std::set<std::string> written;
+  const std::vector<std::string> literals = (*parsed)->Literals();
+  std::set<std::string> written(literals.begin(), literals.end());
   size_t bytes = 0;
   for (const Roles& roles : kProbedRoles) {
     Chat chat = ProbingChat(roles);

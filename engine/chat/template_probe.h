@@ -1,6 +1,6 @@
-// What a chat template writes of its own, told by rendering chats: of every role, with and without
-// tools and the beginning of an answer. So a token that it makes of parts ("<|" + role + "|>") is
-// found as well as one that its source spells.
+// What a chat template writes of its own: its literals, and what is told by rendering chats: of
+// every role, with and without tools and the beginning of an answer. So a token that it makes of
+// parts ("<|" + role + "|>") is found as well as one that only other chats show.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace eta {
 
 inline constexpr size_t kMaxProbedBytes = size_t{1} << 20;
 
-// The stretches that the template wrote, each once; none of a template that is not understood or
-// refuses all chats. Once they hold over kMaxProbedBytes together, no further chat is rendered.
+// The literals and the stretches that the template wrote, each once; none of a template that is not
+// understood. Once the stretches hold over kMaxProbedBytes together, no further chat is rendered.
 // OutOfMemory, rather than a part of them.
 absl::StatusOr<std::vector<std::string>> ProbeTemplate(std::string_view source,
                                                        const ChatTemplate::Tokens& tokens);

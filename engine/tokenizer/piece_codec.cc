@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
+#include "engine/tokenizer/text/unicode.h"
 
 namespace eta {
 namespace {
@@ -46,8 +47,10 @@ PieceCodec::PieceCodec(PieceTable pieces, int32_t bos_id, const ControlSource& s
       special.emplace_back(piece.text, id);
       tokens_.special.push_back(id);
     } else if (piece.type == PieceType::kUserDefined && !IsBlankText(bytes)) {
-      user_defined_texts_.push_back(bytes);
-      user_defined.emplace_back(user_defined_texts_.back(), id);
+      if (!IsCharacter(bytes)) {
+        user_defined_texts_.push_back(bytes);
+        user_defined.emplace_back(user_defined_texts_.back(), id);
+      }
       if (ends.contains(id)) control_.insert(id);
     }
     tokens_.spelled.Add(piece.text);

@@ -32,13 +32,14 @@ class PieceCodec : public TextCodec {
                                               std::span<const ByteRange> control) const override;
 
  private:
-  // Adds the user-defined pieces that `text`, which a template wrote, spells, white space apart.
+  // Adds the user-defined pieces that `text`, which a template wrote, spells, but for white
+  // space and single characters.
   // `begins`: as a text by itself, so that a space may come before it.
   void FindIn(std::string_view text, bool begins, std::set<int32_t>& ids) const;
 
   PieceModel model_;
   PieceMatcher special_;
-  std::deque<std::string> user_defined_texts_;  // as they stand in a text; without white space
+  std::deque<std::string> user_defined_texts_;  // as they stand in a text; what FindIn looks for
   PieceMatcher user_defined_;                   // of these
   std::set<int32_t> control_;                   // of them: in control ranges alone
   TokenTexts tokens_;

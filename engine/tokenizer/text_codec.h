@@ -27,11 +27,12 @@ struct TokenTexts {
 // Which tokens are control tokens beside those that a file calls so. A chat's message must not make
 // one, whatever a file says of it.
 struct ControlSource {
-  std::vector<std::string> written;  // by the chat template, and its source: tokens in these
+  std::vector<std::string> written;  // by the chat template, or what ends a text: tokens in these
   std::vector<int32_t> ids;          // what begins and ends a text, as far as it is known
 };
 
-// White space is no structure, though a template writes it.
+// White space is no structure, though a template writes it. Neither is a single character of the
+// vocabulary, which may have nothing else for it.
 inline bool IsBlankText(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }

@@ -28,8 +28,8 @@ absl::StatusOr<ControlSource> ControlOf(const TokenizerFiles& files, const Token
         ProbeTemplate(*files.chat_template, {.bos = texts.bos_token, .eos = texts.eos_token});
     if (!written.ok()) return written.status();
     source.written = *std::move(written);
-    source.written.push_back(*files.chat_template);
   }
+  if (config.eos_ids.empty() && !texts.eos_token.empty()) source.written.push_back(texts.eos_token);
   source.ids = config.eos_ids;
   source.ids.push_back(config.bos_id);
   return source;

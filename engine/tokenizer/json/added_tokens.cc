@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/tokenizer/text/unicode.h"
-#include "engine/tokenizer/text_codec.h"
 
 namespace eta {
 namespace {
@@ -73,7 +72,7 @@ void AddedTokens::FindIn(std::string_view text, std::set<int32_t>& ids) const {
     if (match->begin < taken) continue;
     taken = match->begin + match->size;
     const SoughtToken& token = tokens_[static_cast<size_t>(match->token)];
-    if (!IsBlankText(token.text)) ids.insert(token.id);
+    if (!token.plain) ids.insert(token.id);
   }
 }
 

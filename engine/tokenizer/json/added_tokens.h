@@ -19,6 +19,7 @@ struct SoughtToken {
   std::string text;
   int32_t id = -1;
   bool control = false;  // counts inside of control ranges alone
+  bool plain = false;    // no structure, though a template writes it
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
@@ -42,7 +43,7 @@ class AddedTokens {
              const std::set<int32_t>& withheld, absl::FunctionRef<void(ByteRange)> on_text,
              absl::FunctionRef<void(int32_t)> on_token) const;
 
-  // Adds the ids of those that `text` would be split at, control tokens and white space apart.
+  // Adds the ids of those that `text` would be split at, control tokens and plain ones apart.
   void FindIn(std::string_view text, std::set<int32_t>& ids) const;
 
  private:

@@ -19,11 +19,6 @@ absl::Status Invalid(const std::string& sentence) {
   return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: ", sentence));
 }
 
-// One character, and no more.
-bool IsCharacter(std::string_view text) {
-  return !text.empty() && CharacterAt(text, 0).size == text.size();
-}
-
 }  // namespace
 
 absl::StatusOr<VocabularyIds> IndexVocabulary(const TokenizerTables& tables) {
@@ -41,6 +36,12 @@ absl::StatusOr<VocabularyIds> IndexVocabulary(const TokenizerTables& tables) {
     }
   }
   return ids;
+}
+
+bool IsUnit(std::string_view spelled, bool byte_level) {
+  if (!byte_level) return IsCharacter(spelled);
+  const std::optional<std::string> bytes = BytesOfSpelled(spelled);
+  return bytes && bytes->size() == 1;
 }
 
 absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Make(const TokenizerTables& tables,

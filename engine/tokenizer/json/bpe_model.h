@@ -35,6 +35,10 @@ using VocabularyIds = std::unordered_map<std::string_view, int32_t>;
 // INVALID_ARGUMENT for a token or an id that is there twice.
 absl::StatusOr<VocabularyIds> IndexVocabulary(const TokenizerTables& tables);
 
+// Whether a token of the vocabulary is what a text is first cut into: one character, of a
+// byte-level vocabulary one byte.
+bool IsUnit(std::string_view spelled, bool byte_level);
+
 // What encoding needs, kept from piece to piece and from text to text. Not thread-safe.
 struct BpeScratch {
   explicit BpeScratch(bool with_cache) {

@@ -39,7 +39,7 @@ struct Parts {
 
 using Normalizers = std::vector<std::unique_ptr<const Normalizer>>;
 
-// Adds the ids of tokens that `text` spells, as it is or normalized, control tokens and white space
+// Adds the ids of tokens that `text` spells, as it is or normalized, control tokens and plain ones
 // apart.
 absl::Status FindAdded(std::string_view text, const AddedTokens& raw, const AddedTokens& normalized,
                        const Normalizers& normalizers, RegexRun& regex, std::set<int32_t>& ids) {
@@ -319,10 +319,15 @@ absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenD
   return texts;
 }
 
-// Those of them whose `normalized` is the one asked for. `control`: by id.
+// What added tokens are, by id.
+struct AddedKinds {
+  std::vector<bool> control;  // part of a text's structure
+  std::vector<bool> plain;    // no structure, though a template writes it
+};
+
+// Those of them whose `normalized` is the one asked for.
 absl::StatusOr<AddedTokens> MakeAdded(const TokenizerTables& tables, bool normalized,
-                                      const std::vector<bool>& control,
-                                      const Normalizers& normalizers) {
+                                      const AddedKinds& kinds, const Normalizers& normalizers) {
   std::vector<SoughtToken> sought;
   // Special ones first: of two that are the same once normalized, the first counts.
   for (const bool special : {true, false}) {
@@ -336,7 +341,8 @@ absl::StatusOr<AddedTokens> MakeAdded(const TokenizerTables& tables, bool normal
       if (text.text.empty()) continue;
       sought.push_back({.text = std::move(text.text),
                         .id = token.id,
-                        .control = control[static_cast<size_t>(token.id)],
+                        .control = kinds.control[static_cast<size_t>(token.id)],
+                        .plain = kinds.plain[static_cast<size_t>(token.id)],
                         .single_word = token.single_word,
                         .lstrip = token.lstrip,
                         .rstrip = token.rstrip});
@@ -345,29 +351,42 @@ absl::StatusOr<AddedTokens> MakeAdded(const TokenizerTables& tables, bool normal
   return AddedTokens(std::move(sought));
 }
 
-// By id: whether a token is part of a text's structure.
-absl::StatusOr<std::vector<bool>> ControlIds(const TokenizerTables& tables,
-                                             const ControlSource& source,
-                                             const Normalizers& normalizers, int32_t vocab_size) {
-  const std::set<int32_t> ends(source.ids.begin(), source.ids.end());
-  std::vector<bool> control(static_cast<size_t>(vocab_size));
-  for (const AddedToken& token : tables.added) {
-    const bool is_end = ends.contains(token.id) && !IsBlankText(token.content);
-    if (token.special || is_end) control[static_cast<size_t>(token.id)] = true;
-  }
-  if (source.written.empty()) return control;
-  const auto raw = MakeAdded(tables, /*normalized=*/false, control, normalizers);
+// What begins and ends a text, and the added tokens that the template writes.
+absl::StatusOr<std::set<int32_t>> StructureIds(const TokenizerTables& tables,
+                                               const ControlSource& source, const AddedKinds& kinds,
+                                               const Normalizers& normalizers) {
+  std::set<int32_t> ids(source.ids.begin(), source.ids.end());
+  if (source.written.empty()) return ids;
+  const auto raw = MakeAdded(tables, /*normalized=*/false, kinds, normalizers);
   if (!raw.ok()) return raw.status();
-  const auto normalized = MakeAdded(tables, /*normalized=*/true, control, normalizers);
+  const auto normalized = MakeAdded(tables, /*normalized=*/true, kinds, normalizers);
   if (!normalized.ok()) return normalized.status();
-  std::set<int32_t> written;
   for (const std::string& text : source.written) {
     RegexRun regex(text.size());
     // A text that a normalizer's pattern exceeds its limits on tells less.
-    (void)FindAdded(text, *raw, *normalized, normalizers, regex, written);
+    (void)FindAdded(text, *raw, *normalized, normalizers, regex, ids);
   }
-  for (const int32_t id : written) control[static_cast<size_t>(id)] = true;
-  return control;
+  return ids;
+}
+
+absl::StatusOr<AddedKinds> TellKinds(const TokenizerTables& tables, const VocabularyIds& vocabulary,
+                                     const ControlSource& source, const Normalizers& normalizers,
+                                     int32_t vocab_size, BpeOptions& options) {
+  const auto size = static_cast<size_t>(vocab_size);
+  AddedKinds kinds = {.control = std::vector<bool>(size), .plain = std::vector<bool>(size)};
+  for (const AddedToken& token : tables.added) {
+    const bool is_unit =
+        vocabulary.contains(token.content) && IsUnit(token.content, options.byte_level);
+    kinds.plain[static_cast<size_t>(token.id)] = is_unit || IsBlankText(token.content);
+  }
+  const auto structure = StructureIds(tables, source, kinds, normalizers);
+  if (!structure.ok()) return structure.status();
+  for (const AddedToken& token : tables.added) {
+    const bool is_structure = structure->contains(token.id) && !IsBlankText(token.content);
+    kinds.control[static_cast<size_t>(token.id)] = token.special || is_structure;
+  }
+  options.never_made = kinds.control;
+  return kinds;
 }
 
 absl::Status CheckTop(const Json& root) {
@@ -414,9 +433,16 @@ absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view 
   if (!pre_tokenizers.ok()) return pre_tokenizers.status();
   parts.pre_tokenizers = std::move(pre_tokenizers->stages);
   options->byte_level = pre_tokenizers->byte_level;
-  auto control = ControlIds(tables, source, parts.normalizers, vocab_size);
-  if (!control.ok()) return control.status();
-  options->never_made = *control;
+  auto ends = MakePostProcessor(At(root, "post_processor"), vocab_size);
+  if (!ends.ok()) return ends.status();
+  parts.ends = *std::move(ends);
+  ControlSource structure = source;
+  for (const auto& ids : {parts.ends.beginning, parts.ends.ending}) {
+    structure.ids.insert(structure.ids.end(), ids.begin(), ids.end());
+  }
+  const auto kinds =
+      TellKinds(tables, *vocabulary, structure, parts.normalizers, vocab_size, *options);
+  if (!kinds.ok()) return kinds.status();
   auto model = BpeModel::Make(tables, *vocabulary, *std::move(options));
   if (!model.ok()) return model.status();
   parts.model = *std::move(model);
@@ -425,13 +451,10 @@ absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view 
   auto texts = ReadTexts(tables, *decoder, vocab_size);
   if (!texts.ok()) return texts.status();
   parts.tokens = *std::move(texts);
-  auto ends = MakePostProcessor(At(root, "post_processor"), vocab_size);
-  if (!ends.ok()) return ends.status();
-  parts.ends = *std::move(ends);
-  auto raw = MakeAdded(tables, /*normalized=*/false, *control, parts.normalizers);
+  auto raw = MakeAdded(tables, /*normalized=*/false, *kinds, parts.normalizers);
   if (!raw.ok()) return raw.status();
   parts.raw = *std::move(raw);
-  auto normalized = MakeAdded(tables, /*normalized=*/true, *control, parts.normalizers);
+  auto normalized = MakeAdded(tables, /*normalized=*/true, *kinds, parts.normalizers);
   if (!normalized.ok()) return normalized.status();
   parts.normalized = *std::move(normalized);
   for (const AddedToken& token : tables.added) {

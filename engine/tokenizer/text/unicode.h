@@ -24,6 +24,10 @@ inline Character CharacterAt(std::string_view text, size_t at) {
   for (size_t i = 1; i < size; ++i) code = code << 6 | (static_cast<uint8_t>(text[at + i]) & 0x3F);
   return {code, size};
 }
+// One character, and no more.
+inline bool IsCharacter(std::string_view text) {
+  return !text.empty() && CharacterAt(text, 0).size == text.size();
+}
 // The last character of text, which is not empty.
 Character LastCharacter(std::string_view text);
 void AppendCharacter(char32_t code, std::string& text);

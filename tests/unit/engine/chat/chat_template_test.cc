@@ -51,6 +51,17 @@ absl::Status Error(std::string_view source, const Chat& chat = Says("hi")) {
   return Render(source, chat).status();
 }
 
+TEST(ChatTemplate, LiteralsAreWhatItMayWrite) {
+  const auto made = ChatTemplate::Parse(
+      "{# note #}{% macro say(x, y='m') %}[{{ x ~ y }}]{% endmacro %}{% set ns = namespace(a='n') "
+      "%}"
+      "{% if messages[0]['content'] == 'q' %}{{ say('<|' \"im\", y=1) | replace('u', 'v') }}"
+      "{% endif %}end",
+      kTokens);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_THAT((*made)->Literals(), ElementsAre("<|im", "[", "]", "end", "m", "n", "q", "u", "v"));
+}
+
 TEST(ChatTemplate, RendersAsTransformersDoes) {
   constexpr std::string_view kChatMl =
       "{% for m in messages %}\n<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\n"

@@ -439,6 +439,22 @@ TEST(Tokenizer, UserDefinedPiecesThatATemplateWritesAreControl) {
   }
 }
 
+TEST(Tokenizer, APieceOfOneCharacterIsTextThoughATemplateWritesIt) {
+  PieceFile file = ChatPieces();
+  for (const char* text : {"|", "m.content"}) file.entries.push_back({text, 0, 4});
+  const auto plain = LoadOrDie(file.Serialize(), file.size());
+  const auto loaded =
+      Tokenizer::Load({.sentencepiece_model = file.Serialize(),
+                       .chat_template = "{% for m in messages %}{{ '|' ~ m.content | trim }}"
+                                        "{% endfor %}"},
+                      ConfigOf(file.size()));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const std::string text = "|hi m.content|i";
+  EXPECT_EQ(Ids(**loaded, text), Ids(*plain, text));
+  const std::vector<ByteRange> first = {{0, 1}};
+  EXPECT_EQ(*(*loaded)->Encode(text, false, first), Ids(*plain, text));
+}
+
 TEST(Tokenizer, AUserDefinedPieceThatIsStructureInOneChatIsNoTextInIt) {
   const PieceFile file = ChatPieces();
   const auto tokenizer = LoadOrDie(file.Serialize(), file.size());

@@ -40,11 +40,11 @@ TEST(AddedTokens, WithheldOnesAreCutOutsideOfTheRanges) {
   EXPECT_THAT(Split(tokens, "<t><t>", {{0, 3}}, {2}), ElementsAre("#2", "<", "t>"));
 }
 
-TEST(AddedTokens, FindsThoseOfTextButWhiteSpace) {
+TEST(AddedTokens, FindsThoseOfTextButPlainOnes) {
   const AddedTokens tokens({{.text = "<s>", .id = 1, .control = true},
                             {.text = "ab", .id = 2},
                             {.text = "bc", .id = 3},
-                            {.text = "  ", .id = 4}});
+                            {.text = "  ", .id = 4, .plain = true}});
   std::set<int32_t> ids;
   tokens.FindIn("<s>abc  ", ids);
   EXPECT_THAT(ids, ElementsAre(2)) << "where the text is split, from the left on";

@@ -86,6 +86,45 @@ TEST(JsonCodec, WhiteSpaceIsNoControlThoughTheTemplateSpellsIt) {
   EXPECT_THAT(Ids(*tokenizer, "a  b"), ElementsAre(0, 11, 1));
 }
 
+TEST(JsonCodec, WhiteSpaceThatANormalizerSpellsOtherwiseIsNoneEither) {
+  TokenizerJson file({"a", "b", kSpace}, {});
+  file.root["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
+  file.Add("  ", 11, {{"normalized", true}});
+  const auto tokenizer = Load(file, 64, "{{ '  ' }}");
+  EXPECT_THAT(Ids(*tokenizer, "a  b"), ElementsAre(0, 11, 1));
+  const std::vector<ByteRange> written = {{0, 3}};
+  EXPECT_THAT(*tokenizer->Encode("  ba  b", false, written), ElementsAre(11, 1, 0, 11, 1));
+}
+
+TEST(JsonCodec, TheLanguageOfATemplateIsNotWhatItWrites) {
+  TokenizerJson file({"a", "b", "t", "r", "i", "m", "f", "%", "{", "|"}, {});
+  for (const char* text : {"trim", "if", "{%", "mm", "br", "ab"}) {
+    file.Add(text, static_cast<int>(10 + file.root["added_tokens"].size()));
+  }
+  const auto tokenizer = Load(file, 64,
+                              "{% for mm in messages %}{% if mm['br'] %}{{ mm.br | trim }}"
+                              "{% endif %}{% endfor %}{% if no %}ab{% endif %}{# trim #}");
+  EXPECT_THAT(Ids(*tokenizer, "trimif{%mmbr"), ElementsAre(10, 11, 12, 13, 14));
+  EXPECT_THAT(Ids(*tokenizer, "ab"), ElementsAre(0, 1)) << "what it may write";
+}
+
+TEST(JsonCodec, ACharacterOfTheVocabularyStaysTextThoughTheTemplateWritesIt) {
+  for (const bool byte_level : {false, true}) {
+    TokenizerJson file({"a", "b", "|"}, {});
+    if (byte_level) {
+      file.root["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+    }
+    file.Add("|", 2);
+    const auto tokenizer = Load(file, 64, "{{ '|' ~ 'a' | trim }}");
+    EXPECT_THAT(Ids(*tokenizer, "a|b"), ElementsAre(0, 2, 1));
+    const std::vector<ByteRange> written = {{0, 1}};
+    EXPECT_THAT(*tokenizer->Encode("|a|b", false, written), ElementsAre(2, 0, 2, 1));
+    file.root["added_tokens"][0]["special"] = true;
+    EXPECT_FALSE(Load(file)->Encode("a|b", false).ok()) << "unless the file calls it special";
+  }
+}
+
 // A marker that the template makes of parts, which its source does not spell.
 constexpr char kBuiltMarkers[] =
     "{% for m in messages %}{{ '<' + m['role'][:1] + '>' + m['content'] }}{% endfor %}"
@@ -232,6 +271,12 @@ TEST(JsonCodec, TokenizerConfigNamesTheSpecialTokens) {
   EXPECT_EQ((*tokenizer)->bos_text(), "<s>");
   EXPECT_EQ((*tokenizer)->eos_text(), "ab");
   EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(3)) << "where config.json names none";
+  TokenizerJson added = Plain();
+  added.Add("ab", 3);
+  files.tokenizer_json = added.Dump();
+  const auto ended = Tokenizer::Load(files, ConfigOf(64));
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_THAT(Ids(**ended, "ab"), ElementsAre(0, 1)) << "what ends a text is no text";
   for (const char* wrong : {R"({"bos_token":1})", R"({"eos_token":{"content":1}})", "[]", "{"}) {
     files.tokenizer_config_json = wrong;
     EXPECT_TRUE(absl::IsInvalidArgument(Tokenizer::Load(files, ConfigOf(64)).status())) << wrong;
