@@ -369,6 +369,8 @@ absl::StatusOr<std::set<int32_t>> StructureIds(const TokenizerTables& tables,
   return ids;
 }
 
+// Tells kinds apart. An unknown token that is structure is none: whoever writes what no token
+// stands for would write it.
 absl::StatusOr<AddedKinds> TellKinds(const TokenizerTables& tables, const VocabularyIds& vocabulary,
                                      const ControlSource& source, const Normalizers& normalizers,
                                      int32_t vocab_size, BpeOptions& options) {
@@ -384,6 +386,10 @@ absl::StatusOr<AddedKinds> TellKinds(const TokenizerTables& tables, const Vocabu
   for (const AddedToken& token : tables.added) {
     const bool is_structure = structure->contains(token.id) && !IsBlankText(token.content);
     kinds.control[static_cast<size_t>(token.id)] = token.special || is_structure;
+  }
+  const auto unknown = options.unk_token ? vocabulary.find(*options.unk_token) : vocabulary.end();
+  if (unknown != vocabulary.end() && structure->contains(unknown->second)) {
+    options.unk_token.reset();
   }
   options.never_made = kinds.control;
   return kinds;

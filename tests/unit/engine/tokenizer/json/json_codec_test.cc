@@ -125,6 +125,39 @@ TEST(JsonCodec, ACharacterOfTheVocabularyStaysTextThoughTheTemplateWritesIt) {
   }
 }
 
+TEST(JsonCodec, AnUnknownTokenThatIsStructureIsNone) {
+  TokenizerJson file({"a", "<", "m", ">", "<m>"}, {});
+  file.root["model"]["unk_token"] = "<m>";
+  file.Add("<m>", 4, kSpecial);
+  const auto ids = [&file](const std::string& chat_template, std::vector<int32_t> ends) {
+    TokenizerFiles files{.tokenizer_json = file.Dump()};
+    if (!chat_template.empty()) files.chat_template = chat_template;
+    ModelConfig config = ConfigOf(64);
+    config.eos_ids = std::move(ends);
+    const auto tokenizer = Tokenizer::Load(files, config);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return (*tokenizer)->Encode("az", false);
+  };
+  EXPECT_THAT(*ids("", {}), ElementsAre(0, 4));
+  EXPECT_THAT(*ids("{{ '<s>' }}", {2}), ElementsAre(0, 4)) << "special alone is no structure";
+  EXPECT_THAT(std::string(ids("{{ '<m>' }}", {}).status().message()),
+              HasSubstr("no token for character U+007A, at offset 1"));
+  EXPECT_FALSE(ids("{{ '<' + 'm>' }}", {}).ok());
+  EXPECT_FALSE(ids("", {4}).ok());
+  file.root["added_tokens"][0]["special"] = false;
+  EXPECT_FALSE(ids("{{ '<m>' }}", {}).ok());
+  EXPECT_FALSE(ids("", {4}).ok());
+  const json marker = {{"SpecialToken", {{"id", "<m>"}, {"type_id", 0}}}};
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  json tokens;
+  tokens["<m>"] = {{"id", "<m>"}, {"ids", {4}}, {"tokens", {"<m>"}}};
+  file.root["post_processor"] = {{"type", "TemplateProcessing"},
+                                 {"single", {marker, text}},
+                                 {"pair", json::array()},
+                                 {"special_tokens", tokens}};
+  EXPECT_FALSE(ids("", {}).ok()) << "what the file puts before a text";
+}
+
 // A marker that the template makes of parts, which its source does not spell.
 constexpr char kBuiltMarkers[] =
     "{% for m in messages %}{{ '<' + m['role'][:1] + '>' + m['content'] }}{% endfor %}"
