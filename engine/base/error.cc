@@ -55,7 +55,8 @@ absl::Status InField(const std::string& field, const absl::Status& status) {
   std::string sentence(status.message());
   const std::string named = detail.field + ": ";
   if (!detail.field.empty() && sentence.starts_with(named)) sentence.erase(0, named.size());
-  return InvalidField(field, sentence);
+  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
+                   {.reason = kInvalidField, .field = field, .metadata = detail.metadata});
 }
 
 absl::Status DeadlinePassed(bool started) {

@@ -26,7 +26,7 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 absl::Status InvalidField(const std::string& field, const std::string& sentence);
 
 // An INVALID_ARGUMENT that names no field, or another one, as InvalidField of `field`, with its
-// sentence. Errors with a reason of their own, and other codes, stay as they are.
+// sentence and metadata. Errors with a reason of their own, and other codes, stay as they are.
 absl::Status InField(const std::string& field, const absl::Status& status);
 
 // The deadline of a request passed: DEADLINE_EXCEEDED, reason DEADLINE_DECODING if it had a slot,

@@ -92,11 +92,14 @@ absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& reques
   return tokens;
 }
 
-// Names the message that cannot be encoded, and the place in it, if one is to blame.
+// Names the message that cannot be encoded, and the place in it, if one is to blame: the template
+// may leave out what another one lacks a token for.
 absl::Status RequestIntake::InMessages(const Chat& chat, const absl::Status& status) const {
+  const auto cause = GetErrorDetail(status).metadata;
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const auto alone = tokenizer_.Encode(chat.messages[i].content, /*add_bos=*/false);
-    if (!alone.ok()) return InField(absl::StrCat("chat.messages[", i, "].text"), alone.status());
+    if (alone.ok() || GetErrorDetail(alone.status()).metadata != cause) continue;
+    return InField(absl::StrCat("chat.messages[", i, "].text"), alone.status());
   }
   return status;
 }

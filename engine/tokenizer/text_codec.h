@@ -31,6 +31,9 @@ struct ControlSource {
   std::vector<int32_t> ids;          // what begins and ends a text, as far as it is known
 };
 
+// Metadata of the error on what no token stands for, which it names: "byte 0x04".
+inline constexpr char kNoTokenFor[] = "no_token_for";
+
 // White space is no structure, though a template writes it. Neither is a single character of the
 // vocabulary, which may have nothing else for it.
 inline bool IsBlankText(std::string_view text) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/added_tokens.h"
@@ -198,10 +199,11 @@ absl::Status NoTokenFor(std::string_view word, size_t place, bool byte_level,
   const char* const end = text.data() + text.size();
   const bool is_part = !before(unit.data(), text.data()) && before(unit.data(), end);
   const size_t at = is_part ? static_cast<size_t>(unit.data() - text.data()) : text.find(unit);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model's vocabulary has no token for ", named, ", ",
-                   at == std::string_view::npos ? "which its tokenizer writes"
-                                                : absl::StrCat("at offset ", at)));
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("the model's vocabulary has no token for ", named, ", ",
+                                at == std::string_view::npos ? "which its tokenizer writes"
+                                                             : absl::StrCat("at offset ", at)),
+                   {.metadata = {{kNoTokenFor, named}}});
 }
 
 void JsonCodec::EncodeWords(TextPiece piece, Run& run) const {

@@ -22,6 +22,7 @@ using testing::OptionsFor;
 using testing::Start;
 using testing::TinyModel;
 
+constexpr char kTrimmedTemplate[] = "{% for m in messages %}{{ m.content | trim }}{% endfor %}";
 constexpr char kContentsTemplate[] = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
 
 // Bytes without those of control characters; nothing begins a text. As SmolLM2's vocabulary.
@@ -56,9 +57,9 @@ Request ChatOf(std::vector<std::string> texts) {
 
 class EnginePromptTest : public ::testing::Test {
  protected:
-  void Begin(const std::string& tokenizer) {
+  void Begin(const std::string& tokenizer, const std::string& chat_template = kContentsTemplate) {
     model_ = std::make_unique<TinyModel>(
-        testing::TinyModelOptions{.chat_template = kContentsTemplate, .tokenizer_json = tokenizer});
+        testing::TinyModelOptions{.chat_template = chat_template, .tokenizer_json = tokenizer});
     engine_ = Start(OptionsFor(*model_));
   }
   void ExpectRefused(const Request& request, const std::string& field, const std::string& why) {
@@ -90,6 +91,16 @@ TEST_F(EnginePromptTest, AByteThatNoTokenStandsForIsNamed) {
   EXPECT_EQ(GetErrorDetail(sample).field, "text");
   EXPECT_THAT(std::string(sample.message()), HasSubstr("byte 0x1D, at offset 2"));
   EXPECT_EQ(Ask(*engine_, TextPrompt("az")).ids.size(), 2u);
+}
+
+TEST_F(EnginePromptTest, AMessageThatTheTemplateMakesWholeIsNotNamed) {
+  Begin(BytesWithGapsJson(), kTrimmedTemplate);
+  EXPECT_EQ(Ask(*engine_, ChatOf({"hi\x1d"})).ids.size(), 2u) << "trimmed";
+  const Request request = ChatOf({"hi\x1d", "a\x04"});
+  ExpectRefused(request, "chat.messages[1].text", "byte 0x04, at offset 1");
+  EXPECT_EQ(GetErrorDetail(engine_->Prepare(request).status()).metadata.at("no_token_for"),
+            "byte 0x04");
+  ExpectRefused(ChatOf({"\x1dhi\x04"}), "chat", "byte 0x04, at offset 2");
 }
 
 TEST_F(EnginePromptTest, WhatWasNotPreparedMustHaveATokenToo) {
