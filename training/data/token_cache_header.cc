@@ -32,8 +32,8 @@ uint64_t GetInteger(std::span<const std::byte> at) {
 }
 
 void PutDigest(std::span<std::byte> at, const std::string& hex) {
-  const std::string digest = absl::HexStringToBytes(hex);
-  std::transform(digest.begin(), digest.begin() + kDigestBytes, at.begin(),
+  const std::string digest = absl::HexStringToBytes(hex);  // empty: not known yet, left as zeros
+  std::transform(digest.begin(), digest.begin() + std::min(digest.size(), kDigestBytes), at.begin(),
                  [](char c) { return static_cast<std::byte>(c); });
 }
 

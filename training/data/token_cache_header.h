@@ -23,7 +23,8 @@ struct TokenCacheHeader {
   uint32_t token_bytes = 4;
   uint64_t tokens = 0;
   uint64_t documents = 0;
-  std::string text_sha256;  // 64 hexadecimal digits, as the next two
+  // Each 64 hexadecimal digits, or empty where it is not known yet: zeros in the file.
+  std::string text_sha256;
   std::string tokenizer_sha256;
   std::string tokens_sha256;
 };
