@@ -159,12 +159,24 @@ absl::Status CheckModel(const Json& model) {
   if (TextAt(model, "type") != "BPE" || IsTrue(model, "byte_fallback")) {
     return Unsupported("model", "is not byte-level BPE");
   }
-  for (const char* field :
-       {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
+  for (const char* field : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = At(model, field);
     if (value.is_null() || (value.is_string() && value.get<std::string>().empty())) continue;
     return Unsupported(absl::StrCat("model.", field), "has no key in GGUF");
   }
+  return absl::OkStatus();
+}
+
+// What bytes become that no token stands for. tokenizer_config.json may name one that the model
+// does not use.
+absl::Status SetUnknown(const Json& model, const std::vector<std::string>& texts, GgufHead& head) {
+  const Json& unknown = At(model, "unk_token");
+  if (unknown.is_null()) return absl::OkStatus();
+  const auto found = std::find(texts.begin(), texts.end(), TextAt(model, "unk_token"));
+  if (!unknown.is_string() || found == texts.end()) {
+    return absl::InvalidArgumentError("tokenizer.json: model.unk_token is not in the vocabulary");
+  }
+  head.Set("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(found - texts.begin()));
   return absl::OkStatus();
 }
 
@@ -191,6 +203,7 @@ absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tok
   head.Set("tokenizer.ggml.pre", name);
   head.Set("tokenizer.ggml.merges", *merges);
   head.Set("tokenizer.ggml.add_bos_token", tokens.bos.has_value());
+  RETURN_IF_ERROR(SetUnknown(model, tokens.texts, head));
   return absl::OkStatus();
 }
 

@@ -20,26 +20,22 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr size_t kMaxConfigDepth = 16;
 constexpr float kPaddingScore = -1e4f;  // as the usual conversion has it
 
-// Tokens that tokenizer_config.json spells: the unknown one and padding.
-absl::Status SetNamedTokens(const std::string& tokenizer_config,
-                            const std::vector<std::string>& tokens, bool unknown, GgufHead& head) {
+// The token of padding, which tokenizer_config.json spells.
+absl::Status SetPadding(const std::string& tokenizer_config, const std::vector<std::string>& tokens,
+                        GgufHead& head) {
   const auto tree =
       ParseStrictJson("tokenizer_config.json", tokenizer_config, kMaxConfigBytes, kMaxConfigDepth);
   if (!tree.ok()) return tree.status();
-  const auto set = [&](const char* field, const char* key) {
-    auto value = tree->root().find(field);
-    const Json* text = value == tree->root().end() ? nullptr : &*value;
-    if (text != nullptr && text->is_object()) {
-      const auto content = text->find("content");
-      text = content == text->end() ? nullptr : &*content;
-    }
-    if (text == nullptr || !text->is_string()) return;
-    const auto found = std::find(tokens.begin(), tokens.end(), text->get<std::string>());
-    if (found == tokens.end()) return;
-    head.Set(key, static_cast<uint32_t>(found - tokens.begin()));
-  };
-  set("pad_token", "tokenizer.ggml.padding_token_id");
-  if (unknown) set("unk_token", "tokenizer.ggml.unknown_token_id");
+  const auto value = tree->root().find("pad_token");
+  const Json* text = value == tree->root().end() ? nullptr : &*value;
+  if (text != nullptr && text->is_object()) {
+    const auto content = text->find("content");
+    text = content == text->end() ? nullptr : &*content;
+  }
+  if (text == nullptr || !text->is_string()) return absl::OkStatus();
+  const auto found = std::find(tokens.begin(), tokens.end(), text->get<std::string>());
+  if (found == tokens.end()) return absl::OkStatus();
+  head.Set("tokenizer.ggml.padding_token_id", static_cast<uint32_t>(found - tokens.begin()));
   return absl::OkStatus();
 }
 
@@ -91,9 +87,8 @@ absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size,
 absl::Status SetTokenizerKeys(const TokenizerFiles& files, int32_t vocab_size,
                               const GgufSpecialIds& ids, GgufHead& head) {
   const auto size = static_cast<size_t>(vocab_size);
-  const bool byte_level = files.tokenizer_json.has_value();
   GgufTokens tokens;
-  if (byte_level) {
+  if (files.tokenizer_json) {
     RETURN_IF_ERROR(SetByteLevelKeys(*files.tokenizer_json, tokens, head));
   } else if (files.sentencepiece_model) {
     RETURN_IF_ERROR(SetPieceKeys(*files.sentencepiece_model, size, tokens, head));
@@ -116,8 +111,7 @@ absl::Status SetTokenizerKeys(const TokenizerFiles& files, int32_t vocab_size,
   if (bos) head.Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(*bos));
   RETURN_IF_ERROR(SetEnds(ids.ends, tokens.texts, head));
   if (files.tokenizer_config_json) {
-    RETURN_IF_ERROR(SetNamedTokens(*files.tokenizer_config_json, tokens.texts,
-                                   /*unknown=*/byte_level, head));
+    RETURN_IF_ERROR(SetPadding(*files.tokenizer_config_json, tokens.texts, head));
   }
   if (files.chat_template) head.Set("tokenizer.chat_template", *files.chat_template);
   return absl::OkStatus();

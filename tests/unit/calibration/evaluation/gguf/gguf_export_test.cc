@@ -23,6 +23,7 @@ namespace eta {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::TinyGguf;
 using testing::TinyModel;
 using testing::TinyModelOptions;
@@ -171,6 +172,7 @@ TEST_F(GgufExportTest, AFileOfAFileIsTheSame) {
     tiny.file.Set("tokenizer.chat_template", "{{ bos_token }}");
     tiny.file.Set("tokenizer.ggml.add_bos_token", true);
     tiny.file.Set("eta.index", "moment");
+    tiny.file.Set("tokenizer.ggml.unknown_token_id", uint32_t{0});
     const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
     ASSERT_TRUE(first.ok()) << first.status();
     const Checkpoint second = Exported(*first, GgmlType::kF32);
@@ -303,12 +305,35 @@ TEST_F(GgufExportTest, PartsOfATokenizerWithoutAKeyAreNamed) {
   refused([](Json& j) { j["pre_tokenizer"]["pretokenizers"].erase(1); },
           "cuts as none that has a name");
   refused([](Json& j) { j["model"]["type"] = "Unigram"; }, "is not byte-level BPE");
-  refused([](Json& j) { j["model"]["unk_token"] = "<s>"; }, "model.unk_token");
+  refused([](Json& j) { j["model"]["unk_token"] = "<none>"; }, "model.unk_token is not in the");
+  refused([](Json& j) { j["model"]["unk_token"] = 1; }, "model.unk_token is not in the");
   refused([](Json& j) { j["model"]["vocab"]["the"] = -1; }, "'the' has an id that is none");
   refused([](Json& j) { j["model"]["vocab"]["the"] = 1e18; }, "'the' has an id that is none");
   refused([](Json& j) { j["model"]["merges"] = {1}; }, "merges must be pairs");
   refused([](Json& j) { j["added_tokens"][0]["lstrip"] = true; }, "lstrip has no key");
   refused([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, "post_processor");
+}
+
+TEST_F(GgufExportTest, TheUnknownTokenIsTheModelsOwn) {
+  TinyGguf tiny;
+  UseByteLevelVocabulary(tiny.file);
+  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
+  ASSERT_TRUE(first.ok());
+  TokenizerFiles files = first->tokenizer_files();
+  files.tokenizer_config_json = R"({"pad_token":"<|pad|>","unk_token":"<tool>"})";
+  const auto bytes = [&files](const char* unknown) {
+    GgufHead head;
+    Json json = Json::parse(*files.tokenizer_json);
+    if (unknown != nullptr) json["model"]["unk_token"] = unknown;
+    files.tokenizer_json = json.dump();
+    const absl::Status status = SetTokenizerKeys(files, 264, {}, head);
+    EXPECT_TRUE(status.ok()) << status;
+    return head.Bytes();
+  };
+  constexpr char kKey[] = "tokenizer.ggml.unknown_token_id";
+  EXPECT_THAT(bytes(nullptr), Not(HasSubstr(kKey)))
+      << "what tokenizer_config.json says is not used";
+  EXPECT_THAT(bytes("<tool>"), HasSubstr(kKey));
 }
 
 // As Hugging Face writes the same cuts and merges.
