@@ -1,7 +1,5 @@
 // lint: untrusted-input, fuzz-covered
 // A byte-level vocabulary with merges as tokenizer.json.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_writer.h"
@@ -102,21 +100,11 @@ void WriteBosTemplate(std::string_view bos, int32_t bos_id, JsonWriter& json) {
   json.End();
 }
 
-// What a byte becomes that no token stands for. A token that begins a text or ends an answer, which
-// some files name for want of another, is none: whoever writes such a byte would write that token.
-std::optional<int32_t> UnknownId(const GgufVocabulary& vocabulary) {
-  const auto& id = vocabulary.unk_id;
-  const auto& ends = vocabulary.end_ids;
-  if (!id || id == vocabulary.bos_id) return std::nullopt;
-  return std::binary_search(ends.begin(), ends.end(), *id) ? std::nullopt : id;
-}
-
 // Ids past the last ordinary token need not be here, but for the unknown one: those of added tokens
 // stand in their list, and unused ones only pad the vocabulary. An added token before it must, or
 // the ids would not fit.
 void WriteVocabulary(const GgufVocabulary& vocabulary, JsonWriter& json) {
-  const auto unknown = UnknownId(vocabulary);
-  const size_t least = unknown ? static_cast<size_t>(*unknown) + 1 : 0;
+  const size_t least = vocabulary.unk_id ? static_cast<size_t>(*vocabulary.unk_id) + 1 : 0;
   size_t end = vocabulary.tokens.size();
   while (end > least && vocabulary.types[end - 1] != GgufTokenType::kNormal) --end;
   json.Key("vocab").BeginObject();
@@ -180,8 +168,8 @@ absl::StatusOr<std::string> MakeTokenizerJson(GgufMetadata& metadata, GgufVocabu
     json.Key(field).Value(nullptr);
   }
   json.Key("unk_token");
-  if (const auto unknown = UnknownId(vocabulary)) {
-    json.Value(vocabulary.TextOf(unknown));
+  if (vocabulary.unk_id) {
+    json.Value(vocabulary.TextOf(vocabulary.unk_id));
   } else {
     json.Value(nullptr);
   }
