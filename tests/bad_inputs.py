@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-ROWS = 193
+ROWS = 194
 HERE = pathlib.Path(__file__).parent
 STARTS_A_PROGRAM = re.compile(
     r"\b(?:ServerProcess|CtlProcess|Replica|FailpointServer|TrainProcess|EvaluationTest)\b")

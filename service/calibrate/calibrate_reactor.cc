@@ -70,7 +70,7 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
                                             record());
   });
   if (!joined.ok()) {
-    record().of_calibration = false;
+    record().of_calibration = !absl::IsUnavailable(joined.status());
     return joined.status();
   }
   run_ = joined->run;

@@ -212,6 +212,8 @@ absl::Status CalibrationRun::Stopped(Stop why) {
                        {.reason = "DEADLINE_DECODING"});
     case Stop::kDrain:
       return ServerDraining();
+    case Stop::kCancelled:
+      return absl::CancelledError("the calibration was cancelled (CancelCalibration)");
     case Stop::kOrphaned:
     case Stop::kNot:
       break;

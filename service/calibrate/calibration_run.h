@@ -3,9 +3,9 @@
 // each hears of the progress and of the end for as long as it stays.
 //
 // The stages run one after another: on a thread for store calls, on a calibration thread. It is
-// stopped when the server drains, when the deadline of its last caller passes, or when all callers
-// have left and none came back in time; from then on nothing is stored. A profile that is being
-// stored by then is answered as the store has it.
+// stopped when the server drains, when a client says so, when the deadline of its last caller
+// passes, or when all callers have left and none came back in time; from then on nothing is stored.
+// A profile that is being stored by then is answered as the store has it.
 #pragma once
 
 #include <atomic>
@@ -67,7 +67,7 @@ class CalibrationRun : public std::enable_shared_from_this<CalibrationRun> {
   // brought about: nobody else waits, and its deadline has passed.
   bool Leave(const CalibrationCaller& caller, Leaving why);
 
-  enum class Stop : uint8_t { kNot, kDeadline, kDrain, kOrphaned };
+  enum class Stop : uint8_t { kNot, kCancelled, kDeadline, kDrain, kOrphaned };
   void RequestStop(Stop why);
   // True if nobody waits for it: from here on nobody joins it, and RequestStop must follow.
   bool GiveWay();

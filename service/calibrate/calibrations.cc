@@ -41,6 +41,22 @@ absl::StatusOr<Calibrations::Joined> Calibrations::Join(
                    {.reason = "REQUEST_IN_PROGRESS", .retry_after = kRetryEnding});
 }
 
+absl::Status Calibrations::Cancel(const Tenant& tenant, const std::string& request_id) {
+  std::shared_ptr<CalibrationRun> run;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = runs_.find(Claim(tenant, request_id));
+    if (found != runs_.end()) run = found->second;
+  }
+  if (run == nullptr) {
+    return MakeError(absl::StatusCode::kNotFound,
+                     "request_id: no calibration with this id runs on this server",
+                     {.reason = "CALIBRATION_NOT_FOUND"});
+  }
+  run->RequestStop(CalibrationRun::Stop::kCancelled);
+  return absl::OkStatus();
+}
+
 void Calibrations::End(const Claim& claim) {
   const MutexLock lock(mutex_);
   runs_.erase(claim);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/calibrator.h"
 #include "calibration/profiles/profile_store.h"
@@ -48,6 +49,9 @@ class Calibrations {
   absl::StatusOr<Joined> Join(const Tenant& tenant, const PutProfile& put,
                               const std::shared_ptr<CalibrationCaller>& caller,
                               const std::function<std::shared_ptr<CalibrationRun>()>& make);
+
+  // Stops the calibration of this request id; once more is fine. NOT_FOUND (CALIBRATION_NOT_FOUND).
+  absl::Status Cancel(const Tenant& tenant, const std::string& request_id);
 
   // A place among those that work, and among those of its tenant (0: as many as there are). One of
   // the tenant's that nobody waits for is stopped for it, if need be. RESOURCE_EXHAUSTED

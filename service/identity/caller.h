@@ -15,7 +15,7 @@ namespace eta {
 
 enum class Role : uint8_t {
   kGenerate,   // Generate, Tokenize, Detokenize; reading profiles
-  kCalibrate,  // Calibrate; reading and changing profiles
+  kCalibrate,  // Calibrate, CancelCalibration; reading and changing profiles
   kStats,      // Stats, the tenant's own
   kStatsAll,   // Stats, all tenants'
   kAdmin,      // calls that concern the whole server: the level of the log

@@ -4,7 +4,9 @@
 #include <string>
 
 #include "engine/base/status_macros.h"
+#include "engine/request/request_validation.h"
 #include "service/calibrate/calibrate_reactor.h"
+#include "service/calibrate/calibrations.h"
 #include "service/calls/admission.h"
 #include "service/calls/unary_call.h"
 #include "service/generate/generate_reactor.h"
@@ -64,6 +66,24 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EtaService::Calibrate(
   service_.live_calls.Begin();
   return CalibrateReactor::Start(context, *message, service_,
                                  [&live_calls = service_.live_calls] { live_calls.End(); });
+}
+
+grpc::ServerUnaryReactor* EtaService::CancelCalibration(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  return UnaryCall<v1::CancelCalibrationRequest, v1::CancelCalibrationResponse>::Start(
+      context, *request, response, service_,
+      {.name = "CancelCalibration",
+       .needed = {Role::kCalibrate},
+       .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
+       .admission = Admission::kAlways},
+      [this](const Caller& caller, const v1::CancelCalibrationRequest& parsed,
+             CallRecord& record) -> absl::StatusOr<v1::CancelCalibrationResponse> {
+        if (!IsRequestId(parsed.request_id())) return InvalidField("request_id", kRequestIdRule);
+        record.request_id = parsed.request_id();
+        RETURN_IF_ERROR(service_.calibrations.Cancel(caller.tenant, parsed.request_id()));
+        return v1::CancelCalibrationResponse();
+      });
 }
 
 grpc::ServerUnaryReactor* EtaService::Stats(grpc::CallbackServerContext* context,

@@ -57,6 +57,12 @@ CallEnd EndOf(const CallRecord& record) {
   return ran ? CallEnd::kFailed : CallEnd::kRejected;
 }
 
+CallEnd CalibrationEndOf(const CallRecord& record) {
+  const std::string reason = ReasonLabel(record);
+  const bool stopped = reason == "deadline_decoding" || reason == "draining";
+  return stopped ? CallEnd::kCancelled : EndOf(record);
+}
+
 std::string ReasonLabel(const CallRecord& record) {
   return absl::AsciiStrToLower(record.reason);
 }

@@ -24,6 +24,10 @@ inline constexpr int kCallEnds = 4;
 // calibration whose samples did not do, or an answer that nobody took.
 CallEnd EndOf(const CallRecord& record);
 
+// Of a calibration (CallObserver::OnCalibrationEnd): one that its callers' deadline or a drain
+// stopped was cancelled, which says nothing of its samples.
+CallEnd CalibrationEndOf(const CallRecord& record);
+
 // ErrorReason in lower case.
 std::string ReasonLabel(const CallRecord& record);
 

@@ -49,8 +49,8 @@ struct CallRecord {
   bool submitted = false;     // the engine took it: `outcome` holds
   FinishedEvent outcome;
   bool reader_behind = false;  // at the end what was left to do was its reader's
-  // Of Calibrate: it waited for a calibration, which may be other calls' too and has an end of its
-  // own (CallObserver::OnCalibrationEnd).
+  // Of Calibrate: it waited for a calibration, or was refused one that runs. That may be other
+  // calls' too and has an end of its own (CallObserver::OnCalibrationEnd).
   bool of_calibration = false;
   // Of Generate, where it named no mode and the server has a default profile.
   std::optional<DefaultProfileUse> default_profile;

@@ -300,8 +300,8 @@ constexpr Metric kProfiles[] = {
 
 constexpr Metric kCalibrations[] = {
     {"eta_calibrations_total", kCounter, "model,result", "calibrations",
-     "Calibrations that ended, however many calls waited for them, by result: success, cancelled, "
-     "rejected (before they ran) or failed"},
+     "Calibrations that ended, however many calls waited for them, by result: success, cancelled "
+     "(by a client, its deadline or a drain), rejected (before they ran) or failed"},
     {"eta_calibrations_in_progress", kGauge, "model", "calibrations",
      "Calibrations that are running"},
     {"eta_calibration_duration_seconds", kHistogram, "model", "seconds",

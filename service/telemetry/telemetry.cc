@@ -250,16 +250,15 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (record.default_profile) {
     ++server_.default_profile[static_cast<size_t>(*record.default_profile)];
   }
-  if (record.method == "Calibrate" && !record.of_calibration) CountCalibration(record);
+  if (record.method == "Calibrate" && !record.of_calibration) CountCalibration(end, record);
 }
 
 void Telemetry::OnCalibrationEnd(const CallRecord& record, bool /*alone*/) {
   const std::lock_guard lock(mutex_);
-  CountCalibration(record);
+  CountCalibration(CalibrationEndOf(record), record);
 }
 
-void Telemetry::CountCalibration(const CallRecord& record) {
-  const CallEnd end = EndOf(record);
+void Telemetry::CountCalibration(CallEnd end, const CallRecord& record) {
   ++server_.calibrations[static_cast<size_t>(end)];
   if (end != CallEnd::kRejected) server_.calibration.Observe(Seconds(record.duration));
 }

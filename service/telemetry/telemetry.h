@@ -90,7 +90,7 @@ class Telemetry final : public Observer, public CallObserver {
   void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountCall(const CallRecord& record);
-  void CountCalibration(const CallRecord& record);
+  void CountCalibration(CallEnd end, const CallRecord& record);
   void CountReason(const CallRecord& record);
   AccountSeries SeriesOf(const Account& account, Clock::time_point now) const;
   void ReadAccounts(const SnapshotQuery& query, Clock::time_point now,

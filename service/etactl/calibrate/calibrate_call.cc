@@ -3,7 +3,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <random>
 #include <thread>
@@ -22,24 +22,35 @@ using SystemTime = std::chrono::system_clock::time_point;
 constexpr std::chrono::minutes kServersDeadline{30};
 constexpr milliseconds kFirstWait{500};
 constexpr milliseconds kLongestWait{30'000};
-// The deadline of the last caller ends a calibration.
-constexpr milliseconds kEndWithin{1000};
+constexpr milliseconds kCancelWithin{5000};
+constexpr milliseconds kInterruptPeriod{20};
 
 std::string NewCalibrationId() {
   std::random_device device;
   return absl::StrFormat("etactl-%08x%08x", device(), device());
 }
 
-grpc::Status JoinUntil(const ServerFlags& server, const v1::CalibrateRequest& request,
-                       SystemTime deadline) {
+void Cancel(const ServerFlags& server, const std::string& request_id) {
   grpc::ClientContext context;
-  context.set_deadline(deadline);
+  context.set_deadline(std::chrono::system_clock::now() + kCancelWithin);
+  v1::CancelCalibrationRequest request;
+  request.set_request_id(request_id);
+  v1::CancelCalibrationResponse response;
   const auto stub = v1::EtaService::NewStub(Connect(server));
-  const auto reader = stub->Calibrate(&context, request);
-  v1::CalibrateResponse ignored;
-  while (reader->Read(&ignored)) {
+  const grpc::Status status = stub->CancelCalibration(&context, request, &response);
+  if (status.ok() || ErrorReasonOf(status) == "CALIBRATION_NOT_FOUND") return;
+  std::fprintf(stderr, "etactl: the calibration may go on: %s\n", DescribeError(status).c_str());
+}
+
+// False: interrupted.
+bool Wait(milliseconds wait, CancelOnInterrupt& interrupt) {
+  grpc::ClientContext none;
+  interrupt.Follow(&none);
+  const auto until = std::chrono::steady_clock::now() + wait;
+  while (!interrupt.happened() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kInterruptPeriod);
   }
-  return reader->Finish();
+  return !interrupt.Follow(nullptr);
 }
 
 }  // namespace
@@ -86,15 +97,15 @@ CalibrateEnd CallCalibrate(const ServerFlags& server, v1::CalibrateRequest& requ
     }
     end.status = reader->Finish();
     end.interrupted = interrupt.Follow(nullptr) && !end.status.ok();
-    if (end.interrupted) {
-      (void)JoinUntil(server, request, std::chrono::system_clock::now() + kEndWithin);
-      return end;
-    }
+    if (end.interrupted) break;
     const bool in_time = std::chrono::system_clock::now() + wait < deadline;
     if (!begun || !in_time || !MayComeBack(end.status)) return end;
     events.on_broken(end.status, wait);
-    std::this_thread::sleep_for(wait);
+    end.interrupted = !Wait(wait, interrupt);
+    if (end.interrupted) break;
   }
+  Cancel(server, request.request_id());
+  return end;
 }
 
 }  // namespace eta::ctl

@@ -1,6 +1,7 @@
 // Calibrations and the calls that wait for them: calls come, leave and come back.
 #include "engine/base/error.h"
 #include "gtest/gtest.h"
+#include "service/telemetry/call_end.h"
 #include "tests/testing/process/call_records.h"
 #include "tests/testing/service/calibrate_fixture.h"
 
@@ -74,6 +75,14 @@ class CalibrateJoinTest : public CalibrateTest {
     EXPECT_TRUE(back->Finish().ok());
     EXPECT_EQ(runs_, 1);
   }
+  grpc::Status Cancel(const std::string& id, const std::string& tenant = "") {
+    grpc::ClientContext context;
+    if (!tenant.empty()) context.AddMetadata(kTenantHeader, tenant);
+    v1::CancelCalibrationRequest request;
+    request.set_request_id(id);
+    v1::CancelCalibrationResponse response;
+    return stub_->CancelCalibration(&context, request, &response);
+  }
   void AwaitStop() {
     while (!stopped_) std::this_thread::sleep_for(milliseconds(1));
   }
@@ -146,6 +155,9 @@ TEST_F(CalibrateJoinTest, AnotherRequestUnderTheIdIsRefused) {
   other.mutable_target()->set_union_density(0.25);
   EXPECT_EQ(ReasonOf(Calibrate(other, "acme").status), "REQUEST_ID_REUSED");
   EXPECT_EQ(Calibrate(other, "acme").status.error_code(), StatusCode::ALREADY_EXISTS);
+  for (const CallRecord& record : records_.Await(2)) {
+    EXPECT_TRUE(record.of_calibration) << "no calibration was rejected: one runs";
+  }
   Work();
   EXPECT_TRUE(Calibrate(other, "globex").status.ok()) << "another tenant's id is another id";
   EXPECT_EQ(runs_, 2);
@@ -235,7 +247,68 @@ TEST_F(CalibrateJoinTest, TheDeadlineOfTheLastCallEndsIt) {
   AwaitStop();
   ASSERT_EQ(records_.Await(1).size(), 1u);
   EXPECT_EQ(records_.Last().reason, "DEADLINE_DECODING");
+  EXPECT_EQ(CalibrationEndOf(records_.AwaitCalibrations(1).at(0).record), CallEnd::kCancelled);
   EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateJoinTest, ACancelEndsItForAllWhoWait) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  auto first = CalibrateLater(Named());
+  gate.AwaitStart();
+  grpc::ClientContext context;
+  const auto second = stub_->Calibrate(&context, Named());
+  v1::CalibrateResponse message;
+  ASSERT_TRUE(second->Read(&message));
+  EXPECT_TRUE(Cancel("once").ok());
+  EXPECT_FALSE(second->Read(&message));
+  EXPECT_EQ(second->Finish().error_code(), StatusCode::CANCELLED);
+  EXPECT_EQ(first.get().status.error_code(), StatusCode::CANCELLED);
+  EXPECT_EQ(ReasonOf(Cancel("once")), "CALIBRATION_NOT_FOUND");
+  const auto calibrations = records_.AwaitCalibrations(1);
+  ASSERT_EQ(calibrations.size(), 1u);
+  EXPECT_EQ(CalibrationEndOf(calibrations[0].record), CallEnd::kCancelled);
+  EXPECT_EQ(calibrations[0].record.reason, "CLIENT_CANCELLED");
+  EXPECT_EQ(StoredVersion("legal"), 0);
+}
+
+TEST_F(CalibrateJoinTest, ACancelMayBeRepeatedWhileItIsBeingStopped) {
+  std::promise<void> end;
+  std::atomic<bool> stopping = false;
+  work_ = [&](Engine&, const CalibrationJob&, const CalibrationObserver&,
+              const std::stop_token& stop) -> absl::StatusOr<CalibrationResult> {
+    while (!stop.stop_requested()) std::this_thread::sleep_for(milliseconds(1));
+    stopping = true;
+    end.get_future().wait();
+    return absl::CancelledError("stopped");
+  };
+  auto call = CalibrateLater(Named());
+  while (runs_ == 0) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(Cancel("once").ok());
+  while (!stopping) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(Cancel("once").ok());
+  EXPECT_EQ(ReasonOf(Calibrate(Named()).status), "REQUEST_IN_PROGRESS");
+  for (const CallRecord& record : records_.All()) {
+    EXPECT_TRUE(record.method != "Calibrate" || record.of_calibration) << "it has its own end";
+  }
+  end.set_value();
+  EXPECT_EQ(call.get().status.error_code(), StatusCode::CANCELLED);
+}
+
+TEST_F(CalibrateJoinTest, OnlyTheTenantsOwnCalibrationIsCancelled) {
+  limits_ = std::make_unique<TenantLimits>();
+  ASSERT_TRUE(limits_->Apply(R"({"tenants": {"acme": {"max_calls": 1}}})").ok());
+  ServeWith(seconds(60), 1, Tenants::kMany);
+  Gate gate;
+  TellBehind(gate);
+  auto call = CalibrateLater(Named(), "acme");
+  gate.AwaitStart();
+  EXPECT_EQ(ReasonOf(Cancel("once", "globex")), "CALIBRATION_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(Cancel("another", "acme")), "CALIBRATION_NOT_FOUND");
+  EXPECT_FALSE(stopped_);
+  EXPECT_TRUE(Cancel("once", "acme").ok()) << "it takes no place among the calls";
+  EXPECT_EQ(call.get().status.error_code(), StatusCode::CANCELLED);
 }
 
 TEST_F(CalibrateJoinTest, ADeadlineEndsItsOwnCallWhileOthersWait) {

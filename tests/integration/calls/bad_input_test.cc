@@ -89,6 +89,22 @@ TEST_F(BadInputTest, IdsThatReadAsNothing) {
   EXPECT_EQ(field(std::vector<int32_t>(32769, 5)), "token_ids.ids");
 }
 
+TEST_F(BadInputTest, CalibrationsThatCannotBeCancelled) {
+  const auto cancel = [&](const std::string& id) {
+    grpc::ClientContext context;
+    v1::CancelCalibrationRequest request;
+    request.set_request_id(id);
+    v1::CancelCalibrationResponse response;
+    return stub_->CancelCalibration(&context, request, &response);
+  };
+  for (const std::string& id : {std::string(), std::string("a b"), std::string(65, 'x')}) {
+    EXPECT_EQ(cancel(id).error_code(), StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(FieldOf(cancel(id)), "request_id");
+  }
+  EXPECT_EQ(cancel("nobody").error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(ReasonOf(cancel("nobody")), "CALIBRATION_NOT_FOUND");
+}
+
 TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
   for (const char* text :
        {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"}) {

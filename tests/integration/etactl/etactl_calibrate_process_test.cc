@@ -9,9 +9,11 @@
 
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/net/http_get.h"
 #include "tests/testing/net/tcp_proxy.h"
 #include "tests/testing/process/ctl_process.h"
 #include "tests/testing/process/long_run.h"
+#include "tests/testing/process/page_reader.h"
 #include "tests/testing/process/server_process.h"
 
 namespace eta::testing {
@@ -29,11 +31,14 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
   EtactlCalibrateProcessTest()
       : server_(ETA_BINARY_DIR "/eta-server",
                 {"--model", ETA_SOURCE_DIR "/models/eta-27m", "--listen", "127.0.0.1:0",
-                 "--profile_store", folder_.path() + "/profiles.db"}) {}
+                 "--metrics_listen", "127.0.0.1:0", "--profile_store",
+                 folder_.path() + "/profiles.db"}) {}
 
   void SetUp() override {
+    const std::string metrics = server_.AwaitLine("metrics on ");
     address_ = server_.AwaitAddress();
     ASSERT_FALSE(address_.empty()) << server_.AwaitExit().errors;
+    metrics_port_ = std::stoi(metrics.substr(metrics.rfind(':') + 1));
     for (const char* title : {"elephant", "friction", "silver", "superman"}) {
       const std::string text = ReadFile(kSamples + "wiki/" + title + ".txt");
       ASSERT_GT(text.size(), 1500u) << title;
@@ -63,6 +68,7 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
   const TempFolder folder_, texts_;
   ServerProcess server_;
   std::string address_;
+  int metrics_port_ = 0;
 };
 
 TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
@@ -195,14 +201,16 @@ TEST_F(EtactlCalibrateProcessTest, StopsAtCtrlCAndStoresNothing) {
   EXPECT_EQ(exit.code, 130) << exit.errors;
   EXPECT_EQ(exit.output, "");
   EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
-  // It was not left alone: it ends within a step.
-  const auto calibrating = [this] {
-    return Run({"stats"}).output.find("calibration of") != std::string::npos;
+  // It was not left alone: it ends within a step, and nobody has to look why it failed.
+  const auto ended = [this](const Labels& labels) {
+    return PageReader(HttpGet(metrics_port_, "/metrics").body)
+        .Sum("eta_calibrations_total", labels);
   };
-  for (int i = 0; i < 100 && calibrating(); ++i) {
+  for (int i = 0; i < 100 && ended({}) == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  EXPECT_FALSE(calibrating());
+  EXPECT_EQ(ended({{"result", "cancelled"}}), 1);
+  EXPECT_EQ(ended({}), 1) << "failed, say";
 }
 
 TEST_F(EtactlCalibrateProcessTest, ComesBackToItsCalibrationWhenTheConnectionBreaks) {

@@ -76,6 +76,7 @@ TEST_F(AccessProcessTest, AMethodThatTheRolesDoNotCoverIsDenied) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::vector<std::pair<const char*, const char*>> denied = {
       {"reader", "/eta.v1.EtaService/Calibrate"},
+      {"reader", "/eta.v1.EtaService/CancelCalibration"},
       {"reader", "/eta.v1.ProfileService/ImportProfile"},
       {"reader", "/eta.v1.ProfileService/SetProfileAlias"},
       {"reader", "/eta.v1.ProfileService/DeleteProfile"},

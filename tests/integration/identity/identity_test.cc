@@ -35,6 +35,7 @@ const std::map<std::string, Roles> kNeeded = {
     {"/eta.v1.EtaService/Tokenize", {Role::kGenerate}},
     {"/eta.v1.EtaService/Detokenize", {Role::kGenerate}},
     {"/eta.v1.EtaService/Calibrate", {Role::kCalibrate}},
+    {"/eta.v1.EtaService/CancelCalibration", {Role::kCalibrate}},
     {"/eta.v1.ProfileService/GetProfile", {Role::kGenerate, Role::kCalibrate}},
     {"/eta.v1.ProfileService/ListProfiles", {Role::kGenerate, Role::kCalibrate}},
     {"/eta.v1.ProfileService/ListProfileVersions", {Role::kGenerate, Role::kCalibrate}},

@@ -723,12 +723,20 @@ TEST_F(TelemetryTest, ACalibrationCountsOnceHoweverManyCallsWaitForIt) {
       MakeError(absl::StatusCode::kFailedPrecondition, "x", {.reason = "PROFILE_LOSES"});
   record.reason = "PROFILE_LOSES";
   telemetry_.OnCalibrationEnd(record, /*alone=*/true);
+  record.status = MakeError(absl::StatusCode::kDeadlineExceeded, "x", {});
+  record.reason = "DEADLINE_DECODING";
+  telemetry_.OnCalibrationEnd(record, /*alone=*/false);
+  record.status = absl::UnavailableError("x");
+  record.reason = "DRAINING";
+  telemetry_.OnCalibrationEnd(record, /*alone=*/false);
   const PageReader page = Page();
   EXPECT_EQ(page.Sum("eta_requests_total"), 2.0);
   EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", "success"}}), 1.0);
   EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", "failed"}}), 1.0) << "it has run";
-  EXPECT_EQ(page.Sum("eta_calibrations_total"), 2.0);
-  EXPECT_EQ(page.Count("eta_calibration_duration_seconds", {{"model", "tiny"}}), 2.0);
+  EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", "cancelled"}}), 2.0)
+      << "its callers' deadline, a drain";
+  EXPECT_EQ(page.Sum("eta_calibrations_total"), 4.0);
+  EXPECT_EQ(page.Count("eta_calibration_duration_seconds", {{"model", "tiny"}}), 4.0);
 }
 
 TEST_F(TelemetryTest, ReadersAndStepsOfSeveralDevicesDoNotDisturbEachOther) {
