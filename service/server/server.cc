@@ -148,6 +148,7 @@ Server::~Server() {
   health_.Stop();
   resources_.state.SetClosed();
   engine_.Drain(Clock::now());
+  resources_.calibrations.Drain(Clock::now());  // nobody may wait for one, and it is a live call
   watchers_.Close();
   CloseTransport(kNoGrace);
   if (resources_.profiles != nullptr) resources_.profiles->Close();

@@ -352,6 +352,19 @@ TEST_F(CalibrateJoinTest, ADrainEndsItForAllAndAlone) {
   ServeWith(seconds(60));
 }
 
+// With 60 s to live alone: it is not waited for.
+TEST_F(CalibrateJoinTest, AServerThatGoesWithoutADrainEndsOneThatIsAlone) {
+  ServeWith(seconds(60));
+  Gate gate;
+  TellBehind(gate);
+  BeginAndLeave(Named(), gate);
+  Serve();
+  EXPECT_TRUE(stopped_);
+  const auto calibrations = records_.Calibrations();
+  ASSERT_EQ(calibrations.size(), 1u);
+  EXPECT_EQ(calibrations[0].record.reason, "DRAINING") << "not the end of those 60 s";
+}
+
 TEST_F(CalibrateJoinTest, ItsTokensArePaidForOnceAndItHoldsNoCall) {
   limits_ = std::make_unique<TenantLimits>();
   // Enough for one of 36 tokens.
