@@ -65,7 +65,9 @@ Telemetry::Account& Telemetry::FindAccount(const AccountKey& key) {
   auto found = accounts_.find(key);
   if (found != accounts_.end()) return found->second;
   const auto& [tenant, mode, profile, version] = key;
-  if (accounts_.size() >= kMaxAccounts && tenant != Label::Other() && tenant != Label::Gone()) {
+  // What goes has one account of a tenant and mode, and is no event of tenant "other".
+  const bool folded = tenant == Label::Gone() || profile == Label::Gone();
+  if (accounts_.size() >= kMaxAccounts && tenant != Label::Other() && !folded) {
     return FindAccount({Label::Other(), mode, profile, version});
   }
   Account account{

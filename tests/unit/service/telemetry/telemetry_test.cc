@@ -308,6 +308,8 @@ TEST_F(TelemetryTest, ManyNamesTakeBoundedRoomAndNothingIsLost) {
 // A clock that moves when it is told, and requests of one token that end at once.
 class LabelFoldTest : public TelemetryTest {
  protected:
+  explicit LabelFoldTest(int labels = 2)
+      : folding_({.label_limit = labels}, [this] { return now_; }) {}
   void SetUp() override {
     const auto engine = Start(OptionsFor(model_));
     folding_.SetModel(engine->info(), {});
@@ -388,7 +390,7 @@ class LabelFoldTest : public TelemetryTest {
   }
 
   Clock::time_point now_{std::chrono::hours(1)};
-  Telemetry folding_{{.label_limit = 2}, [this] { return now_; }};
+  Telemetry folding_;
 };
 
 TEST_F(LabelFoldTest, ANameThatIsInUseTakesTheLabelOfTheOneIdleForLongest) {
@@ -436,6 +438,37 @@ TEST_F(LabelFoldTest, WhatHasGoneCountsForNoLabelAndStaysInTheSums) {
   int64_t tokens = 0;
   for (const AccountSeries& account : folding_.Snapshot().accounts) tokens += account.output_tokens;
   EXPECT_EQ(tokens, 3);
+}
+
+class CappedFoldTest : public LabelFoldTest {
+ protected:
+  static constexpr int kLabels = 40;  // more tenants and profiles than there may be accounts of
+  CappedFoldTest() : LabelFoldTest(kLabels) {}
+  int64_t TokensOf(const std::string& tenant) {
+    int64_t tokens = 0;
+    for (const AccountSeries& account : folding_.Snapshot().accounts) {
+      if (account.tenant == tenant) tokens += account.output_tokens;
+    }
+    return tokens;
+  }
+};
+
+TEST_F(CappedFoldTest, WhatGoesOfATenantStaysItsOwn) {
+  for (int profile = 0; profile < kLabels; ++profile) {
+    for (int tenant = 0; tenant < kLabels; ++tenant) {
+      Ask("t" + std::to_string(tenant), "p" + std::to_string(profile), 1);
+    }
+    now_ += std::chrono::seconds(1);
+  }
+  ASSERT_GT(folding_.Snapshot().accounts.size(), Telemetry::kMaxAccounts);
+  const int64_t others = TokensOf("other");
+  const int64_t own = TokensOf("t1");
+  EXPECT_GT(others, 0);
+  now_ += Telemetry::kLabelHold;
+  Ask("t0", "new", 1);  // for which p0 goes
+  EXPECT_EQ(Tokens({{"profile", "p0"}}), 0.0);
+  EXPECT_EQ(TokensOf("other"), others + 1) << "the new one's, and nothing of p0";
+  EXPECT_EQ(TokensOf("t1"), own);
 }
 
 TEST_F(LabelFoldTest, WhoCameLatelyKeepsItsLabel) {
