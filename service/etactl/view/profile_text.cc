@@ -222,7 +222,8 @@ std::string Verdict(const v1::Profile& profile) {
   absl::StrAppendFormat(&text, "; dynamic reads %.0f %%, %s",
                         100.0 * evidence.dynamic_union_density(),
                         Increase(evidence.perplexity_dynamic(), evidence.perplexity_full()));
-  const bool loses = profile.staged() && lost > 0;
+  // Only of this target the server stages what loses (calibrate.proto); else it was asked to.
+  const bool loses = profile.staged() && lost > 0 && profile.target().has_dynamic_union_density();
   if (!evidence.dynamic_dominates() && !loses) return text;
   absl::StrAppend(&text, evidence.dynamic_dominates()
                              ? ": no more in either"

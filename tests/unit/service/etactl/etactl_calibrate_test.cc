@@ -447,6 +447,9 @@ TEST(EtactlProfileText, RecommendsDynamicAttentionWhereAStagedProfileLosesNeedle
   }
   EXPECT_THAT(Verdict(profile), EndsWith("; dynamic reads 40 %, -2.50 %")) << "it was allowed";
   profile.set_staged(true);
+  profile.mutable_target()->set_union_density(0.35);
+  EXPECT_THAT(Verdict(profile), EndsWith("; dynamic reads 40 %, -2.50 %")) << "staged by --stage";
+  profile.mutable_target()->mutable_dynamic_union_density();
   EXPECT_THAT(Verdict(profile),
               EndsWith("; dynamic reads 40 %, -2.50 %: the profile loses 4 needles, so use dynamic "
                        "attention without this profile, which is staged"));
