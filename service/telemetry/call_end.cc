@@ -9,15 +9,15 @@
 namespace eta {
 namespace {
 
-constexpr std::array<std::string_view, 17> kRejections = {
-    "context_too_long",  "deadline_passed",   "deadline_too_short", "draining",
-    "invalid_field",     "kv_pool_too_small", "malformed_message",  "memory_pressure",
-    "message_too_large", "model_not_found",   "profile_mismatch",   "profile_not_found",
-    "queue_full",        "tenant_calls",      "tenant_kv",          "tenant_tokens",
-    "token_budget"};
-constexpr std::array<std::string_view, 8> kFailures = {
-    "deadline_decoding", "deadline_queued", "device_error",     "draining",
-    "internal_error",    "memory_pressure", "nonfinite_logits", "slow_consumer"};
+constexpr std::array<std::string_view, 18> kRejections = {
+    "context_too_long",  "deadline_passed",   "deadline_queued",   "deadline_too_short",
+    "draining",          "invalid_field",     "kv_pool_too_small", "malformed_message",
+    "memory_pressure",   "message_too_large", "model_not_found",   "profile_mismatch",
+    "profile_not_found", "queue_full",        "tenant_calls",      "tenant_kv",
+    "tenant_tokens",     "token_budget"};
+constexpr std::array<std::string_view, 7> kFailures = {
+    "deadline_decoding", "device_error",     "draining",     "internal_error",
+    "memory_pressure",   "nonfinite_logits", "slow_consumer"};
 constexpr std::array<std::string_view, 5> kTenantLimits = {
     "profile_quota", "tenant_calibrations", "tenant_calls", "tenant_kv", "tenant_tokens"};
 // A calibration has run when it gives one of these.
@@ -26,8 +26,10 @@ constexpr std::array<std::string_view, 6> kBadSamples = {
     "scores_not_finite",  "scores_out_of_range", "target_unreachable"};
 
 // The engine takes a request and may still refuse it: for its deadline, or in favour of others.
+// One whose deadline passes there has run no more than one that still waits to be made tokens.
 bool RefusedWhileItWaited(const std::string& reason) {
-  return reason == "deadline_too_short" || reason == "queue_full" || reason == "token_budget";
+  return reason == "deadline_queued" || reason == "deadline_too_short" || reason == "queue_full" ||
+         reason == "token_budget";
 }
 
 bool FailedElsewhere(absl::StatusCode code, const std::string& reason) {

@@ -23,7 +23,8 @@ void AddQueue(const ServerStatus& status, MetricFamilies& page) {
   };
   gauge("eta_requests_running", status.engine.running);
   gauge("eta_requests_paused", status.engine.paused);
-  gauge("eta_requests_waiting", status.engine.waiting);
+  gauge("eta_requests_waiting",
+        status.engine.waiting + static_cast<int64_t>(status.tokenizer_calls.waiting));
   gauge("eta_waiting_prompt_tokens", status.engine.waiting_tokens);
   gauge("eta_calibration_passes_running", status.engine.passes_running);
   gauge("eta_calibration_passes_waiting", status.engine.passes_waiting);

@@ -267,6 +267,7 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
     return Labels{{"model", "tiny"}, {"device", device}};
   };
   EXPECT_EQ(page.Value("eta_requests_paused", model), 1.0);
+  EXPECT_EQ(page.Value("eta_requests_waiting", model), 10.0) << "for a slot, or to be made tokens";
   EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("0")), 1.5);
   EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("1")), 0.0);
   EXPECT_EQ(page.Value("eta_prefill_tokens_per_second", of("0")), 250.0);
