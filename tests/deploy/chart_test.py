@@ -92,6 +92,7 @@ REFUSED = (
     ({"metrics": {"prometheusRule": {"severities": {"page": ""}}}}, "page"),
     ({"metrics": {"prometheusRule": {"severities": {"info": "none"}}}}, "info"),
     ({"metrics": {"prometheusRule": {"job": 'x"}'}}}, "job"),
+    ({"metrics": {"prometheusRule": {"frontJob": 'x"}'}}}, "frontJob"),
     ({"networkPolicy": {"metricsPeers": []}}, "metricsPeers"),
     ({"networkPolicy": {"metricsPeers": [{}]}}, "metricsPeers"),
     ({"autoscaling": {"predictedWaitSeconds": 0}}, "predictedWaitSeconds"),
@@ -536,7 +537,10 @@ class Files(unittest.TestCase):
             self.assertEqual(spec, source)
 
     def test_rules_are_of_one_release(self):
-        for options, server in (({}, "eta-server/llm/eta-server"), ({"job": "mine"}, "mine")):
+        for options, server, front in (
+                ({}, "eta-server/llm/eta-server", "eta-front/llm/eta-server"),
+                ({"job": "mine"}, "mine", "eta-front/llm/eta-server"),
+                ({"job": "mine", "frontJob": "its"}, "mine", "its")):
             asked = 0
             for name, spec in self.rules(**options).items():
                 with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
@@ -549,7 +553,7 @@ class Files(unittest.TestCase):
                     bare = re.sub("#.*", "", rule["expr"])
                     series = r"(?<![\w:])(up|process_\w+|(?:job\w*:)?eta_[\w:]+)(?:\{(job=\"[^\"]*\")?)?"
                     for metric, job in re.findall(series, bare):
-                        wanted = "eta-front/llm/eta-server" if "eta_front_" in metric else server
+                        wanted = front if "eta_front_" in metric else server
                         self.assertEqual(job, f'job="{wanted}"', f"{name}: {rule['expr']}")
                         asked += 1
                     # An absent server has no labels of its own.

@@ -30,7 +30,8 @@ assert bootstrap.admin.address.socket_address.address == "127.0.0.1"
 (page,) = managers["metrics"]["route_config"]["virtual_hosts"][0]["routes"]
 assert page == {"match": {"path": "/stats/prometheus"}, "route": {"cluster": "admin"}}, page
 manager = managers["clients"]
-assert manager["access_log"][0]["filter"] == {"response_flag_filter": {}}, "it says what it refuses"
+FLAGS = manager["access_log"][0]["filter"]["response_flag_filter"]["flags"]
+assert "RL" in FLAGS and "DC" not in FLAGS, "it says what it refuses, and not who left"
 (host,) = manager["route_config"]["virtual_hosts"]
 dropped = re.findall(r'grpc_set_header (\S+) "";', (FRONT / "nginx.conf").read_text())
 assert "x-eta-tenant" in dropped and sorted(dropped) == sorted(host["request_headers_to_remove"])

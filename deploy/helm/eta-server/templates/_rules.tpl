@@ -1,4 +1,4 @@
-{{/* The job of the release's servers. That of its fronts has eta-front in its place. */}}
+{{/* The job of the release's servers. That of its fronts has eta-front in its place, unless frontJob says otherwise. */}}
 {{- define "eta-server.job" -}}
 {{- printf "eta-server/%s/%s" .Release.Namespace (include "eta-server.fullname" .) -}}
 {{- end -}}
@@ -8,7 +8,7 @@ releases never see, record or page for one another's; and severities have the na
 {{- define "eta-server.rules" -}}
 {{- $values := .root.Values.metrics.prometheusRule -}}
 {{- $job := default (include "eta-server.job" .root) $values.job -}}
-{{- $front := printf `job=%q` (include "eta-server.job" .root | replace "eta-server/" "eta-front/") -}}
+{{- $front := default (include "eta-server.job" .root | replace "eta-server/" "eta-front/") $values.frontJob | printf `job=%q` -}}
 {{- $server := printf `job=%q` $job -}}
 {{- $series := `\b(job[a-z_]*:eta_[a-z0-9_:]+|eta_[a-z0-9_]+|process_start_time_seconds|up)` -}}
 {{- $file := .root.Files.Get .path | fromYaml -}}
