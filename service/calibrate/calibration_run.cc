@@ -140,7 +140,9 @@ absl::Status CalibrationRun::Enter() {
     self->Conclude(CatchOutOfMemory([&] { return self->Make(); }));
   };
   if (service_.calibration_threads.Post({.name = tenant_.id()}, run)) return absl::OkStatus();
-  return absl::InternalError("a calibration was let in and has no thread");
+  // Those that gave way their places may not have ended.
+  place_.Release();
+  return service_.calibrations.Busy();
 }
 
 absl::StatusOr<ProfilePtr> CalibrationRun::Make() {

@@ -63,6 +63,12 @@ void Calibrations::End(const Claim& claim) {
   if (runs_.empty()) changed_.NotifyAll();
 }
 
+absl::Status Calibrations::Busy() const {
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("as many calibrations run as may (", max_running_, ")"),
+                   {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
+}
+
 absl::StatusOr<Lease> Calibrations::Enter(RunningCalibration calibration, int max_of_tenant) {
   std::shared_ptr<CalibrationRun> orphan;
   int64_t id = 0;
@@ -81,11 +87,7 @@ absl::StatusOr<Lease> Calibrations::Enter(RunningCalibration calibration, int ma
            .metadata = {{"quota", "max_calibrations"}, {"limit", absl::StrCat(max_of_tenant)}},
            .retry_after = kRetry});
     }
-    if (full && orphan == nullptr) {
-      return MakeError(absl::StatusCode::kResourceExhausted,
-                       absl::StrCat("as many calibrations run as may (", max_running_, ")"),
-                       {.reason = "CALIBRATION_BUSY", .retry_after = kRetry});
-    }
+    if (full && orphan == nullptr) return Busy();
     id = ++last_place_;
     places_.push_back({.id = id, .calibration = std::move(calibration)});
   }

@@ -53,6 +53,8 @@ class Calibrations {
   // Stops the calibration of this request id; once more is fine. NOT_FOUND (CALIBRATION_NOT_FOUND).
   absl::Status Cancel(const Tenant& tenant, const std::string& request_id);
 
+  // RESOURCE_EXHAUSTED (CALIBRATION_BUSY), with the time after which to try again.
+  absl::Status Busy() const;
   // A place among those that work, and among those of its tenant (0: as many as there are). One of
   // the tenant's that nobody waits for is stopped for it, if need be. RESOURCE_EXHAUSTED
   // (CALIBRATION_BUSY, TENANT_CALIBRATIONS).

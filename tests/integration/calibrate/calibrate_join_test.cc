@@ -236,6 +236,40 @@ TEST_F(CalibrateJoinTest, OneThatNobodyWaitsForGivesItsPlaceToItsTenant) {
   EXPECT_EQ(StoredVersion("code", "acme"), 1);
 }
 
+// They gave up their places, and not yet their threads.
+TEST_F(CalibrateJoinTest, WhereThoseThatEndHaveEveryThreadTheNextIsToldToWait) {
+  ServeWith(seconds(60));
+  std::promise<void> end;
+  work_ = [ended = end.get_future().share()](
+              Engine&, const CalibrationJob&, const CalibrationObserver&,
+              const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
+    ended.wait();
+    return absl::CancelledError("stopped");
+  };
+  grpc::Status status;
+  size_t calls = 0;
+  for (bool runs = true; runs && calls < 8;) {
+    v1::CalibrateRequest request = Named();
+    request.set_request_id("call-" + std::to_string(calls));
+    grpc::ClientContext context;
+    const auto reader = stub_->Calibrate(&context, request);
+    runs = false;
+    while (!runs && records_.All().size() == calls) {
+      std::this_thread::sleep_for(milliseconds(1));
+      for (const auto& running : server_->Status().calibrations) {
+        runs = runs || running.request_id == request.request_id();
+      }
+    }
+    if (runs) context.TryCancel();
+    status = reader->Finish();
+    EXPECT_EQ(records_.Await(++calls).size(), calls);
+  }
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_EQ(ReasonOf(status), "CALIBRATION_BUSY");
+  end.set_value();
+  EXPECT_EQ(records_.AwaitCalibrations(calls).size(), calls);
+}
+
 TEST_F(CalibrateJoinTest, TheDeadlineOfTheLastCallEndsIt) {
   ServeWith(seconds(60));
   Gate gate;
