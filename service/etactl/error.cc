@@ -166,6 +166,10 @@ std::string ErrorReasonOf(const grpc::Status& status) {
   return DetailsOf(status).reason;
 }
 
+std::optional<double> RetrySecondsOf(const grpc::Status& status) {
+  return DetailsOf(status).retry_after_seconds;
+}
+
 std::string RefusedField(const grpc::Status& status) {
   return DetailsOf(status).field;
 }

@@ -3,6 +3,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <optional>
 #include <string>
 
 namespace eta::ctl {
@@ -29,6 +30,9 @@ std::string ErrorJson(const grpc::Status& status);
 
 // The reason that the server gives; empty if it gives none, as where none was reached.
 std::string ErrorReasonOf(const grpc::Status& status);
+
+// The time after which the server says to call again; absent if it says nothing of one.
+std::optional<double> RetrySecondsOf(const grpc::Status& status);
 
 // The path of the field that the server refused; empty if it names none.
 std::string RefusedField(const grpc::Status& status);

@@ -62,6 +62,8 @@ bool MayComeBack(const grpc::Status& status) {
       return reason != "DEVICE_ERROR";
     case grpc::ABORTED:
       return reason == "REQUEST_IN_PROGRESS";
+    case grpc::RESOURCE_EXHAUSTED:
+      return RetrySecondsOf(status).has_value();
     case grpc::CANCELLED:
     case grpc::INTERNAL:
     case grpc::UNKNOWN:
@@ -86,8 +88,10 @@ CalibrateEnd CallCalibrate(const ServerFlags& server, v1::CalibrateRequest& requ
     grpc::ClientContext context;
     context.set_deadline(deadline);
     interrupt.Follow(&context);
-    const auto stub = v1::EtaService::NewStub(Connect(server));  // with a backoff of its own
+    const auto channel = Connect(server);  // with a backoff of its own
+    const auto stub = v1::EtaService::NewStub(channel);
     const auto reader = stub->Calibrate(&context, request);
+    const bool sent = channel->GetState(false) == GRPC_CHANNEL_READY;
     v1::CalibrateResponse message;
     while (reader->Read(&message)) {
       begun = true;
@@ -96,6 +100,8 @@ CalibrateEnd CallCalibrate(const ServerFlags& server, v1::CalibrateRequest& requ
       events.on_message(message);
     }
     end.status = reader->Finish();
+    // Whoever refuses a call answers with metadata; a connection that breaks has none.
+    begun = begun || (sent && context.GetServerTrailingMetadata().empty());
     end.interrupted = interrupt.Follow(nullptr) && !end.status.ok();
     if (end.interrupted) break;
     const bool in_time = std::chrono::system_clock::now() + wait < deadline;

@@ -26,11 +26,13 @@ struct CalibrateEvents {
 };
 
 // Whether a call that ended so may find its calibration again: its connection or its server went
-// away, or an end that others brought about is not over yet.
+// away, an end that others brought about is not over yet, or there is no room for now. (Until the
+// server has found out that a connection is dead, its call holds a place of the tenant's.)
 bool MayComeBack(const grpc::Status& status);
 
-// Gives the request an id if it has none. A call whose calibration has begun comes back until the
-// deadline (30 minutes by default), after 0.5 s, 1 s and so on up to every 30 s.
+// Gives the request an id if it has none. A call that was sent and broke off comes back until the
+// deadline (30 minutes by default), after 0.5 s, 1 s and so on up to every 30 s. One that a server
+// refuses before does not.
 CalibrateEnd CallCalibrate(const ServerFlags& server, v1::CalibrateRequest& request,
                            std::optional<double> deadline_seconds, const CalibrateEvents& events);
 

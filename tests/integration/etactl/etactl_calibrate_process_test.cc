@@ -226,6 +226,19 @@ TEST_F(EtactlCalibrateProcessTest, ComesBackToItsCalibrationWhenTheConnectionBre
   EXPECT_THAT(Run({"profiles", "versions", "wiki"}).output, Not(HasSubstr(" 2 ")));
 }
 
+TEST_F(EtactlCalibrateProcessTest, ComesBackThoughNoMessageCameBeforeTheConnectionBroke) {
+  TcpProxy proxy(address_);
+  proxy.SetFaults({.reset_after = 150});  // the server's settings
+  CtlProcess ctl({"calibrate", "wiki", "--server", proxy.address(), "--samples=" + texts_.path(),
+                  "--target=union-density=0.6", "--allow_loss"});
+  EXPECT_TRUE(ctl.AwaitErrors()) << "that it comes back";
+  proxy.SetFaults({});
+  const auto exit = ctl.AwaitExit();
+  EXPECT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_THAT(exit.errors, HasSubstr("; coming back to the calibration in 0.50 s"));
+  EXPECT_THAT(exit.output, HasSubstr("profile wiki@1, made 2"));
+}
+
 TEST_F(EtactlCalibrateProcessTest, AServerThatWasNeverReachedIsNotWaitedFor) {
   const auto exit = CtlProcess({"calibrate", "wiki", "--samples=" + texts_.path(), "--server",
                                 "unix:" + folder_.path() + "/nobody"})

@@ -232,6 +232,12 @@ TEST(EtactlCalibrateCall, ComesBackAfterWhatMayPass) {
   EXPECT_TRUE(may(grpc::INTERNAL, "")) << "a proxy reset the stream";
   EXPECT_TRUE(may(grpc::CANCELLED, ""));
   EXPECT_TRUE(may(grpc::ABORTED, "REQUEST_IN_PROGRESS"));
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(1);
+  info.set_reason("TENANT_CALLS");
+  EXPECT_TRUE(MayComeBack(Refusal(grpc::RESOURCE_EXHAUSTED, {&info, &retry})))
+      << "the place of the call that broke off";
+  EXPECT_FALSE(may(grpc::RESOURCE_EXHAUSTED, "PROFILE_QUOTA"));
   EXPECT_FALSE(may(grpc::UNAVAILABLE, "DEVICE_ERROR"));
   EXPECT_FALSE(may(grpc::INTERNAL, "INTERNAL_ERROR"));
   EXPECT_FALSE(may(grpc::ABORTED, "VERSION_MISMATCH"));
