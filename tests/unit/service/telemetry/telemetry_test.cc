@@ -708,6 +708,8 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   end("Generate", Code::kCancelled, "CLIENT_CANCELLED", true, drew);
   end("Generate", Code::kResourceExhausted, "QUEUE_FULL");
   end("Generate", Code::kResourceExhausted, "DEADLINE_TOO_SHORT", true);
+  end("Generate", Code::kDeadlineExceeded, "DEADLINE_QUEUED");  // before it was made tokens
+  end("Generate", Code::kDeadlineExceeded, "DEADLINE_QUEUED", true);
   end("Generate", Code::kDeadlineExceeded, "DEADLINE_DECODING", true, drew);
   end("Generate", Code::kUnavailable, "DRAINING");
   end("Generate", Code::kUnavailable, "DRAINING", true, ran);
@@ -724,7 +726,7 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   const auto failed = [&](const std::string& method, const std::string& reason) {
     return page.Sum("eta_requests_failed_total", {{"method", method}, {"reason", reason}});
   };
-  EXPECT_EQ(page.Sum("eta_requests_total"), 15.0);
+  EXPECT_EQ(page.Sum("eta_requests_total"), 17.0);
   EXPECT_EQ(page.Sum("eta_requests_total", {{"code", "CANCELLED"}}), 5.0);
   EXPECT_EQ(page.Sum("eta_requests_total", {{"finish_reason", "length"}}), 1.0);
   EXPECT_EQ(page.Sum("eta_requests_cancelled_total", {{"stage", "queued"}}), 2.0);
@@ -732,11 +734,12 @@ TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {
   EXPECT_EQ(page.Sum("eta_requests_cancelled_total", {{"stage", "decode"}}), 1.0);
   EXPECT_EQ(rejected("Generate", "queue_full"), 1.0);
   EXPECT_EQ(rejected("Generate", "deadline_too_short"), 1.0);
+  EXPECT_EQ(rejected("Generate", "deadline_queued"), 2.0) << "in either queue";
   EXPECT_EQ(rejected("Generate", "draining"), 1.0);
   EXPECT_EQ(failed("Generate", "draining"), 1.0);
   EXPECT_EQ(failed("Generate", "deadline_decoding"), 1.0);
   EXPECT_EQ(failed("GetProfile", "internal_error"), 1.0);
-  EXPECT_EQ(page.Sum("eta_requests_rejected_total"), 4.0);
+  EXPECT_EQ(page.Sum("eta_requests_rejected_total"), 6.0);
   EXPECT_EQ(page.Sum("eta_requests_failed_total"), 4.0);
   for (const char* result : {"success", "cancelled", "rejected", "failed"}) {
     EXPECT_EQ(page.Sum("eta_calibrations_total", {{"result", result}}), 1.0) << result;
