@@ -55,7 +55,7 @@ class AttentionCounter {
     error_ += error;
   }
   void AddPrefill(const PrefillReads& reads);
-  // A decode row of kv_len tokens with full attention for want of mass, in all layers. Returns what
+  // A decode row of kv_len tokens gone full (min_mass, begin), in all layers. Returns what
   // it read.
   RowReads AddFallback(int32_t kv_len);
   // To be called once AddLayer was called for all layers of a row.

@@ -107,7 +107,7 @@ class Sequence {
   int32_t prompt_counted() const { return prompt_counted_; }
   void CountedPrompt(int32_t end) { prompt_counted_ = std::max(prompt_counted_, end); }
 
-  // Whether a decode row has full attention for want of mass.
+  // Whether a decode row has full attention for want of mass, or by the request's wish.
   bool FallsBack(int32_t position) const { return full_from_ && position >= *full_from_; }
 
   // Whether its own rows are measured (guarded_rows.h), and no others.

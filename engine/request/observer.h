@@ -28,7 +28,7 @@ struct DecodeRowReport {
   const ResolvedAttention* attention = nullptr;
   int32_t row = 0;
   int32_t kv_len = 0;         // T
-  bool fallback = false;      // full attention for want of mass: no row of `attention`
+  bool fallback = false;      // gone full (min_mass, begin): no row of `attention`
   int32_t screened = 0;       // block records that selection looked at, per layer and KV head
   int32_t scored = 0;         // keys that it scored, likewise; relative thresholds only
   int64_t keys_attended = 0;  // over layers and query heads

@@ -195,7 +195,7 @@ struct AttentionStatistics {
   // and tails that are always read, which screening scores.
   int64_t index_bytes_read = 0;
   std::vector<LayerStatistics> layers;  // [L], if asked for
-  // Decode rows with full attention for want of mass (min_mass), which nothing above counts.
+  // Decode rows gone full for want of mass or by wish (min_mass, begin): nothing above counts them.
   int64_t fallback_rows = 0;
   int64_t fallback_kv_bytes_read = 0;
   // Rows of sparse prefill, each counted once; 0: the prompt's pass was full, or all of it cached.
@@ -226,8 +226,8 @@ struct FinishedEvent {
   int32_t preemptions = 0;
   Timing timing;
   AttentionStatistics attention;
-  // Since too little mass was kept (min_mass): the index, from 0, of the first token of the answer
-  // that was drawn with full attention.
+  // Gone full for want of mass or by wish (min_mass, begin): the index, from 0, of the first token
+  // of the answer that was drawn with full attention.
   std::optional<int32_t> full_from;
 };
 

@@ -167,9 +167,11 @@ constexpr Metric kAttention[] = {
      "Distances from full attention's output, relative to its norm and averaged over query heads, "
      "summed over the same rows and layers; divide by eta_attention_mass_kept_ratio_count"},
     {"eta_attention_fallbacks_total", kCounter, "model,mode,profile,version,tenant", "requests",
-     "Requests that began or went on with full attention for want of mass (min_mass, begin)"},
+     "Requests that began or went on with full attention for want of mass (min_mass, begin); not "
+     "those that asked for BEGIN_FULL"},
     {"eta_attention_fallback_rows_total", kCounter, "model,mode,profile,version,tenant", "rows",
-     "Decode rows of theirs with full attention; no other metric of attention counts them"},
+     "Decode rows with full attention of these and of those that asked for BEGIN_FULL; no other "
+     "metric of attention counts them"},
     {"eta_attention_fallback_kv_bytes_read_total", kCounter, "model,mode,profile,version,tenant",
      "bytes", "Bytes of keys and values that these rows read"},
     {"eta_tenant_attention_decode_rows_total", kCounter, "model,tenant", "rows",

@@ -202,7 +202,9 @@ void Telemetry::OnRequestEnd(const Request& request, const absl::Status& status,
     Account& account = AccountOf(request, attention.mode, attention.profile.get(), now);
     account.series.prompt_tokens += outcome.prompt_tokens;
     account.series.cached_tokens += outcome.cached_tokens;
-    if (outcome.full_from) ++account.series.fallbacks;
+    // A client's wish for full attention says nothing of the mass.
+    const bool wished = request.attention.begin == Begin::kFull;
+    if (outcome.full_from && !wished) ++account.series.fallbacks;
     ObserveEnd(outcome, status.ok(), account, now);
   }
   running_.erase(&request);

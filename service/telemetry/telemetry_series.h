@@ -29,7 +29,7 @@ struct AttentionTotals {
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;
-  int64_t fallback_rows = 0;  // with full attention for want of mass: nothing above counts them
+  int64_t fallback_rows = 0;  // gone full (min_mass, begin): nothing above counts them
   int64_t fallback_keys_read = 0;
   int64_t fallback_kv_bytes_read = 0;
   int64_t prefill_rows = 0;           // of sparse prefill
@@ -68,7 +68,7 @@ struct AccountSeries {
   Histogram density{RatioBuckets()};
   Histogram union_density{RatioBuckets()};
   Histogram mass_kept{MassBuckets()};  // of row-layers
-  int64_t fallbacks = 0;               // requests with full attention for want of mass
+  int64_t fallbacks = 0;               // requests gone full for want of mass: not by Begin::kFull
   std::vector<LayerTotals> layers;     // [L], in a snapshot that was asked for them
 
   // Whether its labels are still there; else it is a part of sums alone.

@@ -166,8 +166,10 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
                                       stats.shadow_row_layers()));
   }
   if (finished.has_full_from()) {
-    phrases.push_back(
-        absl::StrCat("full attention from token ", finished.full_from(), " on, for want of mass"));
+    // Whoever begins with it may have asked for it.
+    const bool begun = started.attention().begin() == v1::BEGIN_FULL;
+    phrases.push_back(absl::StrCat("full attention from token ", finished.full_from(), " on",
+                                   begun ? "" : ", for want of mass"));
     if (stats.fallback_steps() > 0) {
       phrases.push_back(absl::StrCat(stats.fallback_steps(), " steps with it read ",
                                      ReadableBytes(stats.fallback_kv_bytes_read())));

@@ -316,6 +316,10 @@ TEST(EtactlStatistics, StepsWithFullAttentionStandApart) {
        {"full attention from token 122 on, for want of mass", "78 steps with it read 2.0 kB"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
   }
+  v1::Started started;
+  started.mutable_attention()->set_begin(v1::BEGIN_FULL);
+  finished.set_full_from(0);
+  EXPECT_EQ(DescribeStatistics(started, finished).find("for want of mass"), std::string::npos);
 }
 
 TEST(EtactlStatistics, NameTheVersionOfAProfile) {

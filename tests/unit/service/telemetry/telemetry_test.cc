@@ -833,6 +833,12 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   outcome.full_from = 1;
   outcome.timing.queue = std::chrono::milliseconds(1);
   telemetry.OnRequestEnd(request, absl::OkStatus(), outcome);
+  // One that went full as a request before it lacked mass counts; one that asked to does not.
+  outcome.full_from = 0;
+  for (const Begin begin : {Begin::kFullWhereRecentMassWasLow, Begin::kFull}) {
+    request.attention.begin = begin;
+    telemetry.OnRequestEnd(request, absl::OkStatus(), outcome);
+  }
 
   const TelemetrySnapshot snapshot = telemetry.Snapshot();
   ASSERT_EQ(snapshot.accounts.size(), 1u);
@@ -845,7 +851,7 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   EXPECT_EQ(account.mass_kept.count(), 2);
   EXPECT_EQ(account.recent.all.shadow_row_layers, 2);
   EXPECT_NEAR(account.recent.all.mass_kept, 1.6, 1e-6);
-  EXPECT_EQ(account.fallbacks, 1);
+  EXPECT_EQ(account.fallbacks, 2);
   EXPECT_EQ(account.attention.fallback_rows, 1);
   EXPECT_EQ(account.attention.decode_rows, 0);
   EXPECT_EQ(account.attention.keys_read, 0);
