@@ -249,6 +249,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
   // It would have nothing to compute, and no step would end it.
   if (prepared.prompt.empty()) return InvalidField("prompt", "must have a token");
+  RETURN_IF_ERROR(CheckPool(prepared.prompt_tokens() + 1, "the prompt and a token of the answer"));
   const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
   RETURN_IF_ERROR(CheckPool(context, "prompt and max_tokens together"));
   auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);

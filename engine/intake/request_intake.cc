@@ -1,6 +1,7 @@
 #include "engine/intake/request_intake.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,43 +14,52 @@
 namespace eta {
 namespace {
 
-// Refuses a request that could never run: its tenant's limit is below what it needs alone.
-absl::Status CheckShare(int64_t tokens, const TenantShare& share) {
-  if (share.max_kv_tokens == 0 || tokens <= share.max_kv_tokens) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   "prompt and max_tokens together exceed what the tenant may hold in the KV cache",
-                   {.reason = "TENANT_KV",
-                    .field = "stopping.max_tokens",
-                    .metadata = {{"tokens", absl::StrCat(tokens)},
-                                 {"quota", "max_kv_tokens"},
-                                 {"limit", absl::StrCat(share.max_kv_tokens)}}});
-}
-
 const char* PromptField(const Request& request) {
   if (std::holds_alternative<std::string>(request.prompt)) return "text";
   return std::holds_alternative<Chat>(request.prompt) ? "chat" : "token_ids";
 }
 
-// As CheckContext, but whoever named no length is told of the prompt alone.
+// What of the request is to blame where prompt and least_tokens() are too much together.
+const char* LongestField(const char* prompt_field, const StoppingOptions& stopping) {
+  if (!stopping.fit_max_tokens) return "stopping.max_tokens";
+  return stopping.min_tokens > 0 ? "stopping.min_tokens" : prompt_field;
+}
+
+// Refuses a request that could never run: its tenant's limit is below what it needs alone.
+absl::Status CheckShare(const char* prompt_field, int64_t prompt_tokens,
+                        const StoppingOptions& stopping, const TenantShare& share) {
+  const int64_t tokens = prompt_tokens + stopping.least_tokens();
+  if (share.max_kv_tokens == 0 || tokens <= share.max_kv_tokens) return absl::OkStatus();
+  const char* const field = LongestField(prompt_field, stopping);
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(field, ": ", prompt_tokens, " tokens of the prompt and ",
+                                stopping.least_tokens(),
+                                " of the answer exceed what the tenant may hold in the KV cache"),
+                   {.reason = "TENANT_KV",
+                    .field = field,
+                    .metadata = {{"tokens", absl::StrCat(tokens)},
+                                 {"quota", "max_kv_tokens"},
+                                 {"limit", absl::StrCat(share.max_kv_tokens)}}});
+}
+
+// As CheckContext, but of a length that nobody named it says nothing.
 absl::Status CheckRoom(const char* prompt_field, int64_t tokens, const StoppingOptions& stopping,
                        const Limits& limits, bool at_least = false) {
   const absl::Status status = CheckContext(tokens, stopping.least_tokens(), limits, at_least);
-  if (status.ok() || !stopping.fit_max_tokens || stopping.min_tokens > 0) return status;
+  if (status.ok() || !stopping.fit_max_tokens) return status;
   ErrorDetail detail = GetErrorDetail(status);
-  detail.field = prompt_field;
-  return MakeError(
-      status.code(),
-      absl::StrCat(prompt_field, ": ", at_least ? "at least " : "", tokens,
-                   " tokens leave no room for an answer in the context of ", limits.max_context),
-      std::move(detail));
+  detail.field = LongestField(prompt_field, stopping);
+  return MakeError(status.code(),
+                   absl::StrCat(detail.field, ": ", at_least ? "at least " : "", tokens,
+                                " prompt tokens leave no room for an answer of ",
+                                stopping.least_tokens(), " in the context of ", limits.max_context),
+                   std::move(detail));
 }
 
-// REQUIRES: the context has room for stopping.least_tokens() beside the prompt.
-void FitMaxTokens(int64_t prompt_tokens, const Limits& limits, StoppingOptions& stopping) {
-  if (!stopping.fit_max_tokens) return;
-  const auto left = static_cast<int32_t>(limits.max_context - prompt_tokens);
-  stopping.max_tokens = std::min({stopping.max_tokens, limits.max_output_tokens, left});
-  stopping.fit_max_tokens = false;
+// What `bound` leaves beside the prompt. Too little bounds nothing: who refuses it says so better.
+int64_t Left(int64_t bound, int64_t prompt_tokens, const StoppingOptions& stopping) {
+  const bool enough = prompt_tokens + stopping.least_tokens() <= bound;
+  return enough ? bound - prompt_tokens : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace
@@ -139,14 +149,26 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
   const int64_t tokens = prepared.prompt_tokens();
   RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));
-  FitMaxTokens(tokens, limits_, request.stopping);
-  const int32_t max_tokens = request.stopping.max_tokens;
-  RETURN_IF_ERROR(CheckShare(tokens + max_tokens, request.share));
+  RETURN_IF_ERROR(CheckShare(field, tokens, request.stopping, request.share));
+  FitMaxTokens(tokens, request);
   if (request.deadline == Clock::time_point::max()) {
     request.deadline = prepared.arrival + limits_.default_deadline;
   }
   prepared.request = std::move(request);
   return prepared;
+}
+
+void RequestIntake::FitMaxTokens(int64_t prompt_tokens, Request& request) const {
+  StoppingOptions& stopping = request.stopping;
+  if (!stopping.fit_max_tokens) return;
+  const TenantShare& share = request.share;
+  int64_t most = std::min(stopping.max_tokens, limits_.max_output_tokens);
+  for (const int64_t bound : {int64_t{limits_.max_context}, share.max_kv_tokens, share.burst_tokens,
+                              int64_t{info_.num_blocks} * info_.block_size}) {
+    if (bound > 0) most = std::min(most, Left(bound, prompt_tokens, stopping));
+  }
+  stopping.max_tokens = static_cast<int32_t>(most);
+  stopping.fit_max_tokens = false;
 }
 
 absl::StatusOr<Detokenized> RequestIntake::Detokenize(std::span<const int32_t> ids,

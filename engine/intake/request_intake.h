@@ -46,6 +46,8 @@ class RequestIntake {
   absl::StatusOr<std::vector<int32_t>> Encode(const Request& request, const Chat& chat) const;
   absl::Status InMessages(const Chat& chat, const absl::Status& status) const;
   absl::Status CheckTokens(const std::vector<int32_t>& tokens, const std::string& field) const;
+  // Of a length that nobody named makes what every bound leaves beside the prompt.
+  void FitMaxTokens(int64_t prompt_tokens, Request& request) const;
 
   const EngineInfo& info_;
   const Limits& limits_;

@@ -38,7 +38,7 @@ struct SamplingOptions {
 struct StoppingOptions {
   int32_t max_tokens = 256;  // >= 1
   // max_tokens is the most: it is lowered to limits.max_output_tokens and to what the prompt leaves
-  // of the context.
+  // of the context, of the cache and of the tenant's share.
   bool fit_max_tokens = false;
   int32_t min_tokens = 0;                 // <= max_tokens; end-of-text and stop ids wait until then
   std::vector<std::string> stop_strings;  // at most 4, 1 to 64 bytes each, valid UTF-8
@@ -46,7 +46,7 @@ struct StoppingOptions {
   bool ignore_eos = false;
   bool include_stop = false;  // keep the matched stop string, or shown stop token, in the text
 
-  // The fewest tokens that the context must have room for.
+  // The fewest tokens that there must be room for.
   int32_t least_tokens() const { return fit_max_tokens ? std::max(1, min_tokens) : max_tokens; }
 };
 
@@ -121,6 +121,9 @@ struct TenantShare {
 
   double weight = 1.0;        // tenants with work get tokens in proportion to it; clamped
   int64_t max_kv_tokens = 0;  // prompt and reserved answer of what runs, per device; 0: no limit
+  // The most that its budget pays for prompt and answer of one request; 0: no limit. The engine
+  // fits answers to it whose length nobody named, and refuses nothing for it.
+  int64_t burst_tokens = 0;
 };
 
 struct Request {

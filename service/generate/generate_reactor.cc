@@ -90,7 +90,10 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   request_.tenant = caller->tenant.id();
   request_.deadline = SteadyDeadline(context());
   const TenantLimit limit = service_.limits.Of(caller->tenant);
-  request_.share = {.weight = limit.weight, .max_kv_tokens = limit.max_kv_tokens};
+  const bool budgeted = limit.tokens_per_second > 0.0;
+  request_.share = {.weight = limit.weight,
+                    .max_kv_tokens = limit.max_kv_tokens,
+                    .burst_tokens = budgeted ? limit.burst_tokens : 0};
   return ResolveProfile(caller->tenant, parsed->attention());
 }
 

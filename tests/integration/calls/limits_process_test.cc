@@ -86,13 +86,18 @@ TEST_F(LimitsProcessTest, OverItsCallsAtATimeATenantWaitsForOneToEnd) {
 TEST_F(LimitsProcessTest, OverItsTokensATenantWaitsAndGetsBackWhatItDidNotUse) {
   ASSERT_NO_FATAL_FAILURE(Start(
       R"({"tenants": {"acme": {"tokens_per_second": 0.01, "burst_tokens": 13000},
-                      "globex": {"max_kv_tokens": 64}}})"));
+                      "globex": {"max_kv_tokens": 64},
+                      "small": {"tokens_per_second": 0.01, "burst_tokens": 64}}})"));
   const auto running = Begin(By("acme"), AskFor(12'000));
   EXPECT_TRUE(running->Read().has_started());
   ExpectRetry(Generate(By("acme"), AskFor(2000)), "TENANT_TOKENS", "tokens_per_second: ");
   ExpectNoRetry(Generate(By("acme"), AskFor(13'000)), "TENANT_TOKENS", "burst_tokens: ");
   ExpectNoRetry(Generate(By("globex"), AskFor(100)), "TENANT_KV", "max_kv_tokens: ");
   EXPECT_TRUE(Generate(By("globex")).ok());
+  v1::GenerateRequest unnamed = AskFor(1);
+  unnamed.mutable_stopping()->clear_max_tokens();
+  EXPECT_TRUE(Generate(By("globex"), unnamed).ok()) << "what the tenant may hold bounds it";
+  EXPECT_TRUE(Generate(By("small"), unnamed).ok()) << "and so does what its budget ever holds";
   running->context.TryCancel();
   running->Finish();
   // No tokens flow in, so these are the ones that the first call gave back.

@@ -16,6 +16,7 @@ using testing::OptionsFor;
 using testing::Prompt;
 using testing::Start;
 using testing::TinyModel;
+using testing::WithBlocks;
 
 class EngineTokensTest : public ::testing::Test {
  protected:
@@ -48,6 +49,38 @@ TEST_F(EngineTokensTest, WhoNamesNoLengthGetsWhatTheContextLeaves) {
   const auto answer = Ask(*engine, request);
   EXPECT_EQ(answer.started.at(0).max_tokens, 6);
   EXPECT_EQ(answer.ids.size(), 6u);
+}
+
+TEST_F(EngineTokensTest, WhoNamesNoLengthGetsWhatTheTenantsShareAndTheCacheLeave) {
+  const auto engine = Start(WithBlocks(OptionsFor(model_), 10));  // of 16 tokens
+  const auto ask = [&](int32_t prompt_tokens, const TenantShare& share, int32_t min_tokens = 0) {
+    Request request = Greedy(Prompt(prompt_tokens, 1), StoppingOptions().max_tokens);
+    request.stopping.fit_max_tokens = true;
+    request.stopping.min_tokens = min_tokens;
+    request.share = share;
+    return Ask(*engine, request);
+  };
+  const auto most = [&](int32_t prompt_tokens, const TenantShare& share) {
+    const auto answer = ask(prompt_tokens, share);
+    return answer.started.empty() ? 0 : answer.started[0].max_tokens;
+  };
+  EXPECT_EQ(most(50, {.max_kv_tokens = 100}), 50);
+  EXPECT_EQ(most(50, {.burst_tokens = 70}), 20);
+  EXPECT_EQ(most(50, {.max_kv_tokens = 60, .burst_tokens = 51}), 1);
+  EXPECT_EQ(most(50, {}), 110) << "the cache has 160";
+  EXPECT_EQ(most(159, {}), 1);
+  EXPECT_EQ(most(50, {.max_kv_tokens = 1000}), 110);
+
+  ErrorDetail detail = GetErrorDetail(ask(50, {.max_kv_tokens = 50}).status);
+  EXPECT_EQ(detail.reason, "TENANT_KV");
+  EXPECT_EQ(detail.field, "token_ids") << "nobody named a max_tokens";
+  EXPECT_EQ(detail.metadata.at("tokens"), "51");
+  detail = GetErrorDetail(ask(50, {.max_kv_tokens = 60}, 11).status);
+  EXPECT_EQ(detail.reason, "TENANT_KV");
+  EXPECT_EQ(detail.field, "stopping.min_tokens");
+  const absl::Status full = ask(160, {}).status;
+  EXPECT_EQ(GetErrorDetail(full).reason, "KV_POOL_TOO_SMALL");
+  EXPECT_EQ(std::string(full.message()).find("max_tokens"), std::string::npos) << full;
 }
 
 TEST_F(EngineTokensTest, ShowsSpecialTokensOnRequest) {
