@@ -129,8 +129,12 @@ absl::Status RequestIntake::CheckTokens(const std::vector<int32_t>& tokens,
 
 absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   PreparedRequest prepared;
-  prepared.arrival = Clock::now();
-  RETURN_IF_ERROR(Validate(request, prepared.arrival));
+  const Clock::time_point now = Clock::now();
+  prepared.arrival = request.arrival.value_or(now);
+  if (request.deadline == Clock::time_point::max()) {
+    request.deadline = prepared.arrival + limits_.default_deadline;
+  }
+  RETURN_IF_ERROR(Validate(request, now));
   const int64_t least_tokens = LeastPromptTokens(request);
   RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
   const char* const field = PromptField(request);
@@ -151,9 +155,6 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));
   RETURN_IF_ERROR(CheckShare(field, tokens, request.stopping, request.share));
   FitMaxTokens(tokens, request);
-  if (request.deadline == Clock::time_point::max()) {
-    request.deadline = prepared.arrival + limits_.default_deadline;
-  }
   prepared.request = std::move(request);
   return prepared;
 }

@@ -139,7 +139,9 @@ struct Request {
   StoppingOptions stopping;
   OutputOptions output;
   AttentionChoice attention;
-  Priority priority = Priority::kNormal;  // among requests of one tenant
+  Priority priority = Priority::kNormal;     // among requests of one tenant
+  std::optional<Clock::time_point> arrival;  // of its call; absent: it comes when it is prepared
+  // Absent, that is max(): limits.default_deadline after the arrival.
   Clock::time_point deadline = Clock::time_point::max();
 };
 

@@ -88,6 +88,7 @@ absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
   if (!request.ok()) return request.status();
   request_ = *std::move(request);
   request_.tenant = caller->tenant.id();
+  request_.arrival = arrival_;
   request_.deadline = SteadyDeadline(context());
   const TenantLimit limit = service_.limits.Of(caller->tenant);
   const bool budgeted = limit.tokens_per_second > 0.0;
@@ -207,7 +208,6 @@ absl::Status GenerateReactor::Queue() {
   lease().Use(text_cost_);
   auto prepared = service_.engine.Prepare(std::move(request_));
   if (!prepared.ok()) return prepared.status();
-  prepared->arrival = arrival_;
   RETURN_IF_ERROR(
       lease().Charge(prepared->prompt_tokens() + prepared->request.stopping.max_tokens));
   // A refusal gives the charge back, but for the cost of the text, when the call ends.

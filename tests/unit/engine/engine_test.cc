@@ -333,6 +333,20 @@ TEST_F(EngineTest, ARequestWithoutADeadlineGetsTheServers) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(Ask(*engine, Greedy(Prompt(10, 1), 4000)).status));
 }
 
+TEST_F(EngineTest, TheServersDeadlineBeginsWhenTheCallComes) {
+  EngineOptions options = OptionsFor(model_);
+  options.limits.default_deadline = std::chrono::hours(1);
+  const auto engine = Start(options);
+  Request waited = Greedy(Prompt(10, 1), 1);
+  waited.arrival = Clock::now() - std::chrono::minutes(59);
+  const auto prepared = engine->Prepare(waited);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->arrival, *waited.arrival);
+  EXPECT_EQ(prepared->request.deadline, *waited.arrival + options.limits.default_deadline);
+  waited.arrival = Clock::now() - std::chrono::minutes(61);
+  EXPECT_EQ(Reason(engine->Prepare(waited).status()), "DEADLINE_PASSED");
+}
+
 TEST_F(EngineTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   EngineOptions options = OptionsFor(model_);
   options.max_running = 1;
