@@ -131,13 +131,6 @@ void Batcher::Expire(Clock::time_point now) {
   };
   std::erase_if(running_, expired);
   queue_.RemoveIf(expired);
-  // No plan would give it rows, and no step would end it.
-  std::erase_if(running_, [&](const std::unique_ptr<Sequence>& sequence) {
-    if (sequence->num_computed < sequence->num_tokens()) return false;
-    Settle();
-    End(*sequence, NothingToCompute());
-    return true;
-  });
   for (const auto& sequence : running_) {
     if (sequence->congested_since && !sequence->paused_since) sequence->paused_since = now;
   }
