@@ -58,8 +58,9 @@ absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& na
 }
 
 // Who may put files there chooses what is loaded, whatever the modes of the files. A file system
-// that is mounted read-only is nobody's to write. In a sticky folder, such as /tmp, nobody may
-// replace a `file` of this process's user or of root. `what`: for an error.
+// that is mounted read-only is nobody's to write. In a sticky folder of root, such as
+// /tmp, or of this process's user nobody else may replace a `file` of either; the folder's own user
+// always may. `what`: for an error.
 absl::Status CheckFolder(const fs::path& folder, const char* what, const fs::path& file = {}) {
   struct stat info = {};
   struct statvfs mounted = {};
@@ -67,9 +68,10 @@ absl::Status CheckFolder(const fs::path& folder, const char* what, const fs::pat
     return absl::NotFoundError(absl::StrCat(what, " cannot be read"));
   }
   if ((info.st_mode & S_IWOTH) == 0 || (mounted.f_flag & ST_RDONLY) != 0) return absl::OkStatus();
+  const auto trusted = [](uid_t user) { return user == geteuid() || user == 0; };
   struct stat of_file = {};
-  if ((info.st_mode & S_ISVTX) != 0 && !file.empty() && lstat(file.c_str(), &of_file) == 0 &&
-      (of_file.st_uid == geteuid() || of_file.st_uid == 0)) {
+  if ((info.st_mode & S_ISVTX) != 0 && trusted(info.st_uid) && !file.empty() &&
+      lstat(file.c_str(), &of_file) == 0 && trusted(of_file.st_uid)) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(

@@ -34,12 +34,13 @@ struct CheckpointOptions {
 // Move-only. Reads are thread-safe.
 class Checkpoint final : public TensorSource {
  public:
-  // `path`: of a folder, or of a GGUF file, whatever it is called. Reads every file once to hash
-  // it; nothing outside the folder is read, symbolic links followed. NOT_FOUND for a missing file;
-  // INVALID_ARGUMENT for a damaged or misleading index and for files outside the folder;
-  // FAILED_PRECONDITION for a digest that is not the expected one, and for a file that every user
-  // may write, or its folder (but for a GGUF file of this process's user in a sticky one); errors
-  // of ParseSafetensorsHeader and GgufFile::Open.
+  // `path`: of a folder, or of a GGUF file, whatever it is called. Reads every file to hash it, a
+  // GGUF file twice: whole, and its tensors by name. Nothing outside the folder is read, symbolic
+  // links followed. NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading
+  // index and for files outside the folder; FAILED_PRECONDITION for a digest that is not the
+  // expected one, and for a file that every user may write, or its folder (but for a GGUF file in a
+  // sticky one, both of root or of this process's user); errors of ParseSafetensorsHeader and
+  // GgufFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 

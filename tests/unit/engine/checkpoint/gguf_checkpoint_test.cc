@@ -95,6 +95,10 @@ TEST_F(GgufCheckpointTest, InAStickyFolderNobodyElseMayReplaceIt) {
   if (geteuid() == 0) {
     ASSERT_EQ(chown(path_.c_str(), 12345, 12345), 0);
     EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition) << "somebody else's";
+    ASSERT_EQ(chown(path_.c_str(), 0, 0), 0);
+    ASSERT_EQ(chown(folder_.path().c_str(), 12345, 12345), 0);
+    EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition)
+        << "the folder's owner may rename what is in it";
   }
 }
 
