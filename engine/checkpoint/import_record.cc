@@ -40,6 +40,10 @@ absl::Status ReadDigests(const nlohmann::json& object, const std::string& prefix
     }
     digests.weights.push_back(*text);
   }
+  if (digests.weights.empty()) fields.Fail("weights", "must be at least one");
+  if (!std::is_sorted(digests.weights.begin(), digests.weights.end())) {
+    fields.Fail("weights", "must be sorted");
+  }
   digests.index_metric = fields.Text("index_metric");
   if (!digests.index_metric.empty() && !IsDigest(digests.index_metric)) {
     fields.Fail("index_metric", "must be empty or 64 lower-case hexadecimal digits");

@@ -220,6 +220,10 @@ TEST_F(GgufCheckpointTest, AnImportRecordThatMakesNoSenseIsRefusedByItsField) {
   EXPECT_THAT(refused("/format", "x"), HasSubstr("eta_import.json: format"));
   EXPECT_THAT(refused("/read/weights", nlohmann::json::array({"x"})), HasSubstr("read.weights"));
   EXPECT_THAT(refused("/read/weights", nlohmann::json::array({1})), HasSubstr("read.weights"));
+  EXPECT_THAT(refused("/read/weights", nlohmann::json::array()),
+              HasSubstr("read.weights: must be at least one"));
+  EXPECT_THAT(refused("/read/weights", {std::string(64, 'b'), std::string(64, 'a')}),
+              HasSubstr("read.weights: must be sorted"));
   EXPECT_THAT(refused("/written/index_metric", "x"), HasSubstr("written.index_metric"));
   EXPECT_THAT(refused("/written/extra", 1), HasSubstr("extra"));
 }
