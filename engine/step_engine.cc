@@ -145,7 +145,6 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   auto fingerprint = ModelFingerprint(*of_model, checkpoint);
   if (!fingerprint.ok()) return fingerprint.status();
   info_.model_fingerprint = *std::move(fingerprint);
-  info_.files_fingerprint = checkpoint.files_fingerprint();
   info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
@@ -249,8 +248,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   if (ETA_FAILPOINT(kEngineSubmit)) return OutOfMemory();
   // It would have nothing to compute, and no step would end it.
   if (prepared.prompt.empty()) return InvalidField("prompt", "must have a token");
-  RETURN_IF_ERROR(CheckPool(prepared.prompt_tokens() + 1, "the prompt and a token of the answer"));
   const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
+  RETURN_IF_ERROR(CheckPool(prepared.prompt_tokens() + 1, "the prompt and a token of the answer"));
   RETURN_IF_ERROR(CheckPool(context, "prompt and max_tokens together"));
   auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);
   if (!place.ok()) return place.status();

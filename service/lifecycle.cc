@@ -93,9 +93,7 @@ absl::Status Lifecycle::OpenStore() {
   options.quota_of = [this](const Tenant& tenant) { return limits_->Of(tenant).profiles; };
   // The store is asked for profiles once the server has started.
   options.served_model = [this] {
-    const EngineInfo& info = engine_->info();
-    return ServedModel{.fingerprint = info.model_fingerprint,
-                       .former_fingerprint = info.files_fingerprint};
+    return ServedModel{.fingerprint = engine_->info().model_fingerprint};
   };
   options.on_removed = [this](const Tenant& tenant, const std::string& name,
                               const std::vector<int64_t>& versions) {

@@ -267,6 +267,14 @@ absl::Status CheckHeader(const Json& json) {
   return absl::OkStatus();
 }
 
+void ReadHeader(JsonFields& fields, PortableProfile& profile) {
+  if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));
+  profile.name = fields.Text("name");
+  profile.version = fields.Integer("version", 1, kMaxInteger);
+  profile.create_time_us = fields.Integer("create_time_us", 0, kMaxInteger);
+  profile.content.model_fingerprint = fields.Text("model_fingerprint");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
@@ -342,11 +350,8 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   JsonFields fields(json, "");
   PortableProfile profile;
   ProfileContent& content = profile.content;
-  if (fields.Text("format") != kFormat) fields.Fail("format", absl::StrCat("must be ", kFormat));
+  ReadHeader(fields, profile);
   fields.Integer("schema_version", kProfileSchemaVersion, kProfileSchemaVersion);
-  profile.name = fields.Text("name");
-  profile.version = fields.Integer("version", 1, kMaxInteger);
-  profile.create_time_us = fields.Integer("create_time_us", 0, kMaxInteger);
   for (const auto& [key, value] : fields.Object("labels").items()) {
     if (!value.is_string()) {
       fields.Fail("labels", "must be texts");
@@ -354,7 +359,6 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
     }
     content.labels[key] = value.get<std::string>();
   }
-  content.model_fingerprint = fields.Text("model_fingerprint");
   content.tokenizer_fingerprint = fields.Text("tokenizer_fingerprint");
   const absl::Status geometry = ReadGeometry(fields.Object("geometry"), content.geometry);
   if (!geometry.ok()) return fields.status().ok() ? geometry : fields.status();
@@ -382,6 +386,17 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
   if (!digest.ok()) return digest.status();
   if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");
+  return profile;
+}
+
+absl::StatusOr<PortableProfile> HeaderFromJson(std::string_view text) {
+  const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
+  if (!tree.ok()) return tree.status();
+  JsonFields fields(tree->root(), "");
+  PortableProfile profile;
+  ReadHeader(fields, profile);
+  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(CheckProfileName("name", profile.name));
   return profile;
 }
 

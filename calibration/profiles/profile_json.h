@@ -30,4 +30,8 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile);
 // FAILED_PRECONDITION (PROFILE_SCHEMA_MISMATCH) for another schema.
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text);
 
+// Of a profile of another schema what says which one it is: name, version, time and model. Errors
+// as above, if it does not say so.
+absl::StatusOr<PortableProfile> HeaderFromJson(std::string_view text);
+
 }  // namespace eta

@@ -50,9 +50,6 @@ using ProfileSelector = std::variant<Newest, int64_t, std::string>;  // newest, 
 // The model that the reader of a store serves. A version fits if it was calibrated for that model.
 struct ServedModel {
   std::string fingerprint;  // EngineInfo's; empty: every version fits
-  // The fingerprint of the same model in profiles that are older than the store's schema 3. The
-  // store reads such a profile as one with `fingerprint`. Empty: there are none.
-  std::string former_fingerprint;
 };
 
 // "legal", "legal@3" or "legal@stable"; INVALID_ARGUMENT naming `field`.

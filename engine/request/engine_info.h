@@ -14,7 +14,6 @@ namespace eta {
 struct EngineInfo {
   std::string model_name;
   std::string model_fingerprint;      // ModelFingerprint: over weights, tokenizer and config
-  std::string files_fingerprint;      // over all files whole: how older profiles name the model
   std::string tokenizer_fingerprint;  // Checkpoint's
   ModelConfig config;                 // its index: as served
   std::vector<int32_t> beginning;     // ids before every text (Tokenizer::beginning)

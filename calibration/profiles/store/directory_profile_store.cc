@@ -28,8 +28,7 @@ ProfilePtr FindVersion(const FolderProfile& profile, int64_t version) {
 }
 
 bool Fits(const std::string& fingerprint, const ServedModel& served) {
-  return served.fingerprint.empty() || fingerprint == served.fingerprint ||
-         fingerprint == served.former_fingerprint;
+  return served.fingerprint.empty() || fingerprint == served.fingerprint;
 }
 
 // The highest version that fits; null if there is none.
@@ -50,25 +49,24 @@ ProfilePtr AliasedOf(const FolderProfile& profile, const std::map<std::string, i
   return FindVersion(profile, highest);
 }
 
-// The record as one of the served model, if it names that by its former fingerprint.
-ProfilePtr Renamed(const ProfilePtr& profile, const ServedModel& served) {
-  const bool former = !served.former_fingerprint.empty() &&
-                      profile->content.model_fingerprint == served.former_fingerprint;
-  if (!former) return profile;
-  auto renamed = std::make_shared<ProfileRecord>(*profile);
-  renamed->content.model_fingerprint = served.fingerprint;
-  return renamed;
+// OK, or why a version is not served.
+absl::Status StateOf(const FolderProfile& profile, const ProfilePtr& version) {
+  const auto refused = profile.refused.find(version->version);
+  return refused == profile.refused.end() ? absl::OkStatus() : refused->second;
 }
 
-absl::StatusOr<ProfileSummary> Summary(const ProfilePtr& profile) {
-  ProfileRecord copy = *profile;
+absl::StatusOr<ProfileSummary> Summary(const FolderProfile& profile, const ProfilePtr& version) {
+  ProfileSummary summary{.name = version->name,
+                         .version = version->version,
+                         .create_time_us = version->create_time_us,
+                         .bytes = 0,  // of a refused one: nothing of it is held
+                         .model_fingerprint = version->content.model_fingerprint};
+  if (!StateOf(profile, version).ok()) return summary;
+  ProfileRecord copy = *version;
   const absl::StatusOr<std::string> blob = EncodeProfile(copy);
   if (!blob.ok()) return blob.status();
-  return ProfileSummary{.name = profile->name,
-                        .version = profile->version,
-                        .create_time_us = profile->create_time_us,
-                        .bytes = static_cast<int64_t>(blob->size()),
-                        .model_fingerprint = profile->content.model_fingerprint};
+  summary.bytes = static_cast<int64_t>(blob->size());
+  return summary;
 }
 
 bool Same(const FolderProfile* a, const FolderProfile* b) {
@@ -204,8 +202,9 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, cons
     found = version == nullptr ? NewestOf(*profile, served) : FindVersion(*profile, *version);
     any = version == nullptr ? NewestOf(*profile, {}) : nullptr;
   }
-  if (found != nullptr) return Renamed(found, served);
-  if (any == nullptr) return NoSuchProfile();
+  if (found == nullptr && any == nullptr) return NoSuchProfile();
+  RETURN_IF_ERROR(StateOf(*profile, found != nullptr ? found : any));
+  if (found != nullptr) return found;
   return NoFittingVersion(any->content.model_fingerprint, served.fingerprint);
 }
 
@@ -225,7 +224,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
     }
     const ProfilePtr newest = NewestOf(it->second, served);
     absl::StatusOr<ProfileSummary> summary =
-        Summary(Renamed(newest != nullptr ? newest : it->second.versions.rbegin()->second, served));
+        Summary(it->second, newest != nullptr ? newest : it->second.versions.rbegin()->second);
     if (!summary.ok()) return summary.status();
     list.profiles.push_back(*std::move(summary));
   }
@@ -241,7 +240,6 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
   if (profile == nullptr) return NoSuchProfile();
-  const ServedModel served = Served();
   ProfileList list;
   for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
     if (it->first >= *before) continue;
@@ -249,7 +247,7 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
       list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
       break;
     }
-    absl::StatusOr<ProfileSummary> summary = Summary(Renamed(it->second, served));
+    absl::StatusOr<ProfileSummary> summary = Summary(*profile, it->second);
     if (!summary.ok()) return summary.status();
     list.profiles.push_back(*std::move(summary));
   }

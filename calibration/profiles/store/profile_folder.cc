@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
@@ -83,8 +84,12 @@ absl::StatusOr<std::string> ReadText(const Found& file, size_t max_bytes, uint64
   return input->ReadAll(max_bytes);
 }
 
-absl::Status AddProfile(const Tenant& tenant, std::string_view text, FolderProfiles& profiles) {
+absl::Status AddProfile(const Tenant& tenant, const Found& file, std::string_view text,
+                        FolderProfiles& profiles) {
   absl::StatusOr<PortableProfile> read = ProfileFromJson(text);
+  const absl::Status fault = read.status();
+  const bool other_schema = HasReason(fault, "PROFILE_SCHEMA_MISMATCH");
+  if (other_schema) read = HeaderFromJson(text);
   if (!read.ok()) return read.status();
   auto record =
       std::make_shared<ProfileRecord>(ProfileRecord{.tenant = tenant,
@@ -95,8 +100,15 @@ absl::Status AddProfile(const Tenant& tenant, std::string_view text, FolderProfi
                                                     .payload_digest = "",
                                                     .content = std::move(read->content),
                                                     .checksum = ""});
-  if (const auto blob = EncodeProfile(*record); !blob.ok()) return blob.status();
   FolderProfile& profile = profiles[tenant][record->name];
+  if (other_schema) {
+    const absl::StatusOr<std::string> checksum = Sha256Hex(text);
+    if (!checksum.ok()) return checksum.status();
+    record->checksum = *checksum;
+    profile.refused.emplace(record->version, InFile(file, fault));
+  } else if (const auto blob = EncodeProfile(*record); !blob.ok()) {
+    return blob.status();
+  }
   if (!profile.versions.emplace(record->version, record).second) {
     return InvalidField("version", "another file holds the same name and version");
   }
@@ -172,8 +184,8 @@ absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path) {
       const size_t max_bytes = aliases ? kMaxAliasBytes : kMaxProfileJsonBytes;
       const absl::StatusOr<std::string> text = ReadText(file, max_bytes, total);
       if (!text.ok()) return InFile(file, text.status());
-      const absl::Status added =
-          aliases ? AddAliases(*tenant, *text, profiles) : AddProfile(*tenant, *text, profiles);
+      const absl::Status added = aliases ? AddAliases(*tenant, *text, profiles)
+                                         : AddProfile(*tenant, file, *text, profiles);
       if (!added.ok()) return InFile(file, added);
     }
   }

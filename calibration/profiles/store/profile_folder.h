@@ -12,6 +12,9 @@ namespace eta {
 
 struct FolderProfile {
   std::map<int64_t, ProfilePtr> versions;  // at least one
+  // Those of another schema, and why they are refused: PROFILE_SCHEMA_MISMATCH, naming the file. Of
+  // their content the model alone is known.
+  std::map<int64_t, absl::Status> refused;
   // Each names one of the versions for each of the models that it names.
   std::map<std::string, std::map<std::string, int64_t>> aliases;  // by alias, then by fingerprint
 };
@@ -22,8 +25,9 @@ using FolderProfiles = std::map<Tenant, std::map<std::string, FolderProfile>>;
 // is no folder.
 absl::StatusOr<std::string> FolderStamp(const std::string& path);
 
-// INVALID_ARGUMENT, naming file and field, if any file is bad. RESOURCE_EXHAUSTED for more than
-// 10,000 files or 256 MiB.
+// INVALID_ARGUMENT, naming file and field, if any file is bad. One of another schema is not: a
+// fleet changes from one to the next with the files of both in its folder. RESOURCE_EXHAUSTED for
+// more than 10,000 files or 256 MiB.
 absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path);
 
 }  // namespace eta

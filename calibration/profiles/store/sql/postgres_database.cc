@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/profiles/store/fingerprint_column.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "kernels/system/failpoint.h"
@@ -146,7 +145,6 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (FirstInteger(*version) < 3) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     if (status = connection.Run(kPostgresModelColumns); !status.ok()) return status;
-    if (status = FillFingerprints(connection); !status.ok()) return status;
     for (const char* statements : kPostgresModels) {
       if (status = connection.Run(statements); !status.ok()) return status;
     }

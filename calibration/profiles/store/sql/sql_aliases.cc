@@ -41,36 +41,31 @@ absl::StatusOr<std::vector<AliasRow>> AliasRows(SqlSession& session, const Tenan
 }
 
 int64_t AliasedVersion(const std::vector<AliasRow>& rows, const std::string& alias,
-                       const ModelFingerprints& models) {
+                       const std::string& model) {
   // What was set for the model goes before what was set for every model; then the highest.
   std::tuple<bool, int64_t> best;
   for (const AliasRow& row : rows) {
-    const bool of_model = !row.fingerprint.empty() && models.Renamed(row.fingerprint) == models.now;
-    const bool counts = models.every_model() || row.fingerprint.empty() || of_model;
+    const bool of_model = !row.fingerprint.empty() && row.fingerprint == model;
+    const bool counts = model.empty() || row.fingerprint.empty() || of_model;
     if (row.alias == alias && counts) best = std::max(best, std::tuple(of_model, row.version));
   }
   return std::get<int64_t>(best);
 }
 
-absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, const PutAlias& put,
-                                   const ServedModel& served) {
+absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, const PutAlias& put) {
   const auto rows = AliasRows(session, tenant, put.name);
   if (!rows.ok()) return rows.status();
   const auto named = FindVersion(session, tenant, put.name, put.version);
   if (!named.ok()) return named.status();
   if (!*named) return NoSuchProfile();
   // A version whose model is not known is named for every model.
-  const std::string& fingerprint = (*named)->fingerprint;
-  const ModelFingerprints models = fingerprint.empty()
-                                       ? ModelFingerprints()
-                                       : FingerprintsOf(served, fingerprint).Only(fingerprint);
-  const int64_t current = AliasedVersion(*rows, put.alias, models);
+  const std::string& model = (*named)->fingerprint;
+  const int64_t current = AliasedVersion(*rows, put.alias, model);
   if (put.expected_version && *put.expected_version != current) return VersionMismatch(current);
   if (current == put.version) return SqlEnd::kRollback;
   int64_t aliases = 0;  // of this model
   for (const AliasRow& row : *rows) {
-    const bool of_model = models.every_model() || row.fingerprint.empty() ||
-                          models.Renamed(row.fingerprint) == models.now;
+    const bool of_model = model.empty() || row.fingerprint.empty() || row.fingerprint == model;
     if (!of_model) continue;
     ++aliases;
     if (row.alias == put.alias) {
@@ -83,7 +78,7 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
   const SqlRows set = session.Run(
       "INSERT INTO eta_aliases (tenant, name, alias, model_fingerprint, version)"
       " VALUES ($1, $2, $3, $4, $5)",
-      std::vector<SqlValue>{tenant.id(), put.name, put.alias, models.now, put.version});
+      std::vector<SqlValue>{tenant.id(), put.name, put.alias, model, put.version});
   if (!set.ok()) return set.status();
   return SqlEnd::kCommit;
 }

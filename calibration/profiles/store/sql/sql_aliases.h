@@ -20,13 +20,12 @@ struct AliasRow {
 // Every alias of a name, sorted by alias, then version.
 absl::StatusOr<std::vector<AliasRow>> AliasRows(SqlSession& session, const Tenant& tenant,
                                                 const std::string& name);
-// The version that an alias names for a model.
+// The version that an alias names for a model; empty: for any.
 int64_t AliasedVersion(const std::vector<AliasRow>& rows, const std::string& alias,
-                       const ModelFingerprints& models);
+                       const std::string& model);
 
 // ProfileStore::SetAlias for a version, and for the removal. kRollback: nothing is to be changed.
-absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, const PutAlias& put,
-                                   const ServedModel& served);
+absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, const PutAlias& put);
 absl::StatusOr<SqlEnd> UnnameVersions(SqlSession& session, const Tenant& tenant,
                                       const PutAlias& put);
 

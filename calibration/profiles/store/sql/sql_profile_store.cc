@@ -95,10 +95,10 @@ ServedModel SqlProfileStore::Served() const {
 
 absl::StatusOr<SurplusVersions> SqlProfileStore::Surplus(SqlSession& session, const Tenant& tenant,
                                                          const std::string& name,
-                                                         const ModelFingerprints& models,
-                                                         bool staged, int added) const {
+                                                         const std::string& model, bool staged,
+                                                         int added) const {
   if (options_.keep_versions == 0) return SurplusVersions();
-  return FindSurplus(session, tenant, name, models, staged, options_.keep_versions - added);
+  return FindSurplus(session, tenant, name, model, staged, options_.keep_versions - added);
 }
 
 void SqlProfileStore::TellRemoved(const Tenant& tenant, const std::string& name,
@@ -123,7 +123,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::FindRequest(const Tenant& tenant,
                                                         const PutProfile& put) const {
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
-    found = RequestRecord(session, tenant, put, Served());
+    found = RequestRecord(session, tenant, put);
     return found.status();
   });
   if (!status.ok()) return status;
@@ -133,16 +133,15 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::FindRequest(const Tenant& tenant,
 absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant& tenant,
                                                const PutProfile& put, Inserted& inserted) const {
   inserted = {};
-  const ServedModel served = Served();
-  const absl::StatusOr<ProfilePtr> before = RequestRecord(session, tenant, put, served);
+  const absl::StatusOr<ProfilePtr> before = RequestRecord(session, tenant, put);
   if (!before.ok()) return before.status();
   inserted.stored = *before;
   if (inserted.stored != nullptr) return SqlEnd::kRollback;
 
-  const ModelFingerprints models = FingerprintsOf(served, put.content.model_fingerprint);
+  const std::string model = CountedModel(Served(), put.content.model_fingerprint);
   const absl::StatusOr<int64_t> last = LastVersion(session, tenant, put.name);
   if (!last.ok()) return last.status();
-  const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, models);
+  const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, model);
   if (!newest.ok()) return newest.status();
   RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
   ProfileRecord record{.tenant = tenant,
@@ -154,12 +153,11 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                        .content = put.content,
                        .checksum = "",
                        .staged = put.stage};
-  record.content.model_fingerprint = models.Renamed(put.content.model_fingerprint);
   const std::string& fingerprint = record.content.model_fingerprint;
   absl::StatusOr<std::string> blob = EncodeProfile(record);
   if (!blob.ok()) return blob.status();
-  absl::StatusOr<SurplusVersions> surplus =
-      Surplus(session, tenant, put.name, models.Only(fingerprint), put.stage, /*added=*/1);
+  absl::StatusOr<SurplusVersions> surplus = Surplus(
+      session, tenant, put.name, model.empty() ? fingerprint : model, put.stage, /*added=*/1);
   if (!surplus.ok()) return surplus.status();
   RETURN_IF_ERROR(
       CheckQuota(session, tenant, QuotaOf(tenant), *surplus, static_cast<int64_t>(blob->size())));
@@ -204,16 +202,15 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
   RETURN_IF_ERROR(CheckPutFields(put));
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
-    const ServedModel served = Served();
-    found = RequestRecord(session, tenant, put, served);
+    found = RequestRecord(session, tenant, put);
     if (!found.ok() || *found != nullptr) return found.status();
-    const ModelFingerprints models = FingerprintsOf(served, put.content.model_fingerprint);
-    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, models);
+    const std::string model = CountedModel(Served(), put.content.model_fingerprint);
+    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, model);
     if (!newest.ok()) return newest.status();
     RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
-    const absl::StatusOr<SurplusVersions> surplus =
-        Surplus(session, tenant, put.name, models.Only(put.content.model_fingerprint), put.stage,
-                /*added=*/1);
+    const absl::StatusOr<SurplusVersions> surplus = Surplus(
+        session, tenant, put.name, model.empty() ? put.content.model_fingerprint : model, put.stage,
+        /*added=*/1);
     if (!surplus.ok()) return surplus.status();
     return CheckQuota(session, tenant, QuotaOf(tenant), *surplus, 1);
   });
@@ -228,15 +225,15 @@ absl::StatusOr<int64_t> SqlProfileStore::Select(SqlSession& session, const Tenan
                                                 const std::string& name,
                                                 const ProfileSelector& selector) const {
   if (const int64_t* version = std::get_if<int64_t>(&selector)) return *version;
-  const ModelFingerprints models = FingerprintsOf(Served());
+  const std::string model = CountedModel(Served());
   absl::StatusOr<int64_t> fitting, any;
   if (const std::string* alias = std::get_if<std::string>(&selector)) {
     const auto rows = AliasRows(session, tenant, name);
     if (!rows.ok()) return rows.status();
-    fitting = AliasedVersion(*rows, *alias, models);
+    fitting = AliasedVersion(*rows, *alias, model);
     any = AliasedVersion(*rows, *alias, {});
   } else {
-    fitting = NewestVersion(session, tenant, name, models);
+    fitting = NewestVersion(session, tenant, name, model);
     if (!fitting.ok() || *fitting != 0) return fitting;
     any = NewestVersion(session, tenant, name, {});
   }
@@ -245,7 +242,7 @@ absl::StatusOr<int64_t> SqlProfileStore::Select(SqlSession& session, const Tenan
   if (*any == 0) return NoSuchProfile();
   const auto foreign = FindVersion(session, tenant, name, *any);
   if (!foreign.ok()) return foreign.status();
-  return NoFittingVersion(*foreign ? (*foreign)->fingerprint : "", models.now);
+  return NoFittingVersion(*foreign ? (*foreign)->fingerprint : "", model);
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std::string& name,
@@ -260,7 +257,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
   const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
     const absl::StatusOr<int64_t> selected = Select(session, tenant, name, selector);
     if (!selected.ok()) return selected.status();
-    record = VersionRecord(session, tenant, name, *selected, Served());
+    record = VersionRecord(session, tenant, name, *selected);
     quarantine_.Note(tenant, name, *selected, record.status());
     return record.status();
   });
@@ -273,7 +270,6 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
 // it, and it is not listed.
 ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listing,
                                   const std::vector<SqlRow>& rows, const ProfilePage& page) const {
-  const ModelFingerprints models = FingerprintsOf(Served());
   ProfileList list;
   const size_t size = std::min(rows.size(), static_cast<size_t>(page.rows()));
   for (size_t i = 0; i < size; ++i) {
@@ -287,7 +283,7 @@ ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listi
                              .version = version,
                              .create_time_us = Integer(rows[i][2]),
                              .bytes = Integer(rows[i][3]),
-                             .model_fingerprint = models.Renamed(Text(rows[i][4])),
+                             .model_fingerprint = Text(rows[i][4]),
                              .staged = Integer(rows[i][5]) != 0,
                              .corrupt = quarantine_.Holds(tenant, name, version)});
   }
@@ -303,18 +299,18 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
                                                   const ProfilePage& page) const {
   const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
   if (!last.ok()) return last.status();
-  const ModelFingerprints models = FingerprintsOf(Served());
+  const std::string model = CountedModel(Served());
   const SqlRows rows =
       Query(tenant,
             "SELECT p.name, p.version, p.create_time_us, LENGTH(p.record), p.model_fingerprint,"
             " p.staged FROM eta_profiles p JOIN"
             " (SELECT name, COALESCE(MAX(CASE WHEN staged = 0 AND"
-            "   (CAST($4 AS TEXT) = '' OR model_fingerprint IN ($4, $5, '')) THEN version END), "
+            "   (CAST($4 AS TEXT) = '' OR model_fingerprint IN ($4, '')) THEN version END), "
             "MAX(version))"
             "  AS version FROM eta_profiles WHERE tenant = $1 AND name > $2 AND record IS NOT NULL"
             "  GROUP BY name ORDER BY name LIMIT $3) n"
             " ON p.tenant = $1 AND p.name = n.name AND p.version = n.version ORDER BY p.name",
-            {tenant.id(), *last, int64_t{page.rows()} + 1, models.now, models.former});
+            {tenant.id(), *last, int64_t{page.rows()} + 1, model});
   if (!rows.ok()) return rows.status();
   return Page(tenant, "", *rows, page);
 }
@@ -359,9 +355,8 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
   RETURN_IF_ERROR(CheckExpectedField(put.expected_version));
   if (put.version < 0) return InvalidField("version", "must not be negative");
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
-    const absl::StatusOr<SqlEnd> end = put.version == 0
-                                           ? UnnameVersions(session, tenant, put)
-                                           : NameVersion(session, tenant, put, Served());
+    const absl::StatusOr<SqlEnd> end =
+        put.version == 0 ? UnnameVersions(session, tenant, put) : NameVersion(session, tenant, put);
     if (!end.ok() || *end == SqlEnd::kRollback) return end;
     if (ETA_FAILPOINT(kStoreAlias)) return StoreFull();
     RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
@@ -382,8 +377,8 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
     const auto state = FindVersion(session, tenant, promote.name, promote.version);
     if (!state.ok()) return state.status();
     if (!*state) return NoSuchProfile();
-    const ModelFingerprints models = FingerprintsOf(Served(), (*state)->fingerprint);
-    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, promote.name, models);
+    const std::string model = CountedModel(Served(), (*state)->fingerprint);
+    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, promote.name, model);
     if (!newest.ok()) return newest.status();
     if (*newest == promote.version) return SqlEnd::kRollback;
     const bool expected = !promote.expected_version || *promote.expected_version == *newest;
@@ -394,7 +389,7 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
     if (!done.ok()) return done.status();
     if (ETA_FAILPOINT(kStorePut)) return StoreFull();
     absl::StatusOr<SurplusVersions> surplus =
-        Surplus(session, tenant, promote.name, models.Only((*state)->fingerprint),
+        Surplus(session, tenant, promote.name, model.empty() ? (*state)->fingerprint : model,
                 /*staged=*/false, /*added=*/0);
     if (!surplus.ok()) return surplus.status();
     for (const int64_t version : surplus->versions) {

@@ -2,8 +2,7 @@
 //
 //   eta_profiles  a version per row; `record` is the canonical blob. It is NULL once deleted, so
 //                 that neither the number nor the request id is used again. model_fingerprint is
-//                 the blob's; '' where the blob was damaged when the store was migrated. staged is
-//                 0 or 1.
+//                 the blob's; '' in rows that are older than the column. staged is 0 or 1.
 //   eta_aliases   per name, alias and model the version; for every model where that is ''
 //   eta_store     one row: the revision, which every change raises
 //   eta_changes   per name, the revision at which it last changed
@@ -71,7 +70,7 @@ class SqlProfileStore final : public ProfileStore {
                                  const ProfileSelector& selector) const;
   // What keep_versions leaves no room for, once `added` more are there.
   absl::StatusOr<SurplusVersions> Surplus(SqlSession& session, const Tenant& tenant,
-                                          const std::string& name, const ModelFingerprints& models,
+                                          const std::string& name, const std::string& model,
                                           bool staged, int added) const;
   void TellRemoved(const Tenant& tenant, const std::string& name,
                    const std::vector<int64_t>& versions);

@@ -17,8 +17,7 @@ constexpr char kSelectRecord[] =
     " staged FROM eta_profiles WHERE tenant = $1";
 
 // The record of a row, whose blob must say what its columns say.
-absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row,
-                                  const ServedModel& served) {
+absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row) {
   const SqlBytes* blob = std::get_if<SqlBytes>(&row[5]);
   if (blob == nullptr) return NoSuchProfile();
   absl::StatusOr<ProfileRecord> record = DecodeProfile(blob->bytes);
@@ -30,8 +29,6 @@ absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row,
       (!fingerprint.empty() && record->content.model_fingerprint != fingerprint)) {
     return RowCorrupt();
   }
-  record->content.model_fingerprint =
-      FingerprintsOf(served).Renamed(record->content.model_fingerprint);
   record->staged = Integer(row[7]) != 0;
   return std::make_shared<const ProfileRecord>(*std::move(record));
 }
@@ -57,29 +54,22 @@ absl::Status RowCorrupt() {
                    {.reason = "PROFILE_CORRUPT"});
 }
 
-ModelFingerprints FingerprintsOf(const ServedModel& served, const std::string& fingerprint) {
-  if (served.fingerprint.empty()) return {};
-  const bool is_served = fingerprint.empty() || fingerprint == served.fingerprint ||
-                         fingerprint == served.former_fingerprint;
-  if (!is_served) return {.now = fingerprint, .former = fingerprint};
-  return {
-      .now = served.fingerprint,
-      .former = served.former_fingerprint.empty() ? served.fingerprint : served.former_fingerprint};
+std::string CountedModel(const ServedModel& served, const std::string& fingerprint) {
+  return served.fingerprint.empty() || fingerprint.empty() ? served.fingerprint : fingerprint;
 }
 
 absl::StatusOr<ProfilePtr> VersionRecord(SqlSession& session, const Tenant& tenant,
-                                         const std::string& name, int64_t version,
-                                         const ServedModel& served) {
+                                         const std::string& name, int64_t version) {
   const SqlRows rows =
       session.Run(absl::StrCat(kSelectRecord, " AND name = $2 AND version = $3").c_str(),
                   std::vector<SqlValue>{tenant.id(), name, version});
   if (!rows.ok()) return rows.status();
   if (rows->empty()) return NoSuchProfile();
-  return Record(tenant, rows->front(), served);
+  return Record(tenant, rows->front());
 }
 
 absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tenant,
-                                         const PutProfile& put, const ServedModel& served) {
+                                         const PutProfile& put) {
   if (put.request_id.empty()) return ProfilePtr();
   const SqlRows rows = session.Run(absl::StrCat(kSelectRecord, " AND request_id = $2").c_str(),
                                    std::vector<SqlValue>{tenant.id(), put.request_id});
@@ -87,7 +77,7 @@ absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tena
   if (rows->empty()) return ProfilePtr();
   const SqlRow& row = rows->front();
   if (Text(row[0]) != put.name || Text(row[4]) != put.payload_digest) return RequestIdReused();
-  return Record(tenant, row, served);
+  return Record(tenant, row);
 }
 
 }  // namespace eta

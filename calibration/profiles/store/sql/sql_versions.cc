@@ -32,15 +32,15 @@ absl::StatusOr<int64_t> HighestVersion(SqlSession& session, const Tenant& tenant
 // One look-up for each fingerprint, however many versions there are: every Put asks this while
 // other writes wait.
 absl::StatusOr<int64_t> NewestVersion(SqlSession& session, const Tenant& tenant,
-                                      const std::string& name, const ModelFingerprints& models) {
-  if (models.every_model()) {
+                                      const std::string& name, const std::string& model) {
+  if (model.empty()) {
     return Number(session,
                   "SELECT version FROM eta_profiles WHERE tenant = $1 AND name = $2"
                   " AND record IS NOT NULL AND staged = 0 ORDER BY version DESC LIMIT 1",
                   {tenant.id(), name});
   }
   int64_t newest = 0;
-  for (const std::string& fingerprint : {models.now, models.former, std::string()}) {
+  for (const std::string& fingerprint : {model, std::string()}) {
     const absl::StatusOr<int64_t> version =
         Number(session,
                "SELECT MAX(version) FROM eta_profiles WHERE tenant = $1 AND name = $2"
@@ -65,16 +65,15 @@ absl::StatusOr<std::optional<VersionState>> FindVersion(SqlSession& session, con
 }
 
 absl::StatusOr<SurplusVersions> FindSurplus(SqlSession& session, const Tenant& tenant,
-                                            const std::string& name,
-                                            const ModelFingerprints& models, bool staged,
-                                            int64_t keep) {
+                                            const std::string& name, const std::string& model,
+                                            bool staged, int64_t keep) {
   const SqlRows rows = session.Run(
       "SELECT version, LENGTH(record) FROM eta_profiles"
       " WHERE tenant = $1 AND name = $2 AND record IS NOT NULL AND staged = $3"
-      " AND model_fingerprint IN ($4, $5) AND version NOT IN"
+      " AND model_fingerprint = $4 AND version NOT IN"
       "  (SELECT version FROM eta_aliases WHERE tenant = $1 AND name = $2)"
       " ORDER BY version DESC",
-      std::vector<SqlValue>{tenant.id(), name, int64_t{staged ? 1 : 0}, models.now, models.former});
+      std::vector<SqlValue>{tenant.id(), name, int64_t{staged ? 1 : 0}, model});
   if (!rows.ok()) return rows.status();
   SurplusVersions surplus;
   for (size_t i = static_cast<size_t>(keep); i < rows->size(); ++i) {

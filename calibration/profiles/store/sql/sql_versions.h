@@ -19,11 +19,11 @@ absl::StatusOr<int64_t> LastVersion(SqlSession& session, const Tenant& tenant,
 // The highest version that exists, staged or not, of whatever model.
 absl::StatusOr<int64_t> HighestVersion(SqlSession& session, const Tenant& tenant,
                                        const std::string& name);
-// The highest version of a model that is not staged. A version whose model is not known, since its
-// record was damaged when the store was migrated, counts for every model: nothing is served in its
+// The highest version of a model that is not staged. A version whose model is not known, since it
+// is older than the column (store schema 3), counts for every model: nothing is served in its
 // place.
 absl::StatusOr<int64_t> NewestVersion(SqlSession& session, const Tenant& tenant,
-                                      const std::string& name, const ModelFingerprints& models);
+                                      const std::string& name, const std::string& model);
 
 struct VersionState {
   std::string fingerprint;
@@ -39,9 +39,8 @@ struct SurplusVersions {
 };
 // The versions of a model, staged or promoted, that no alias names, but for the `keep` highest.
 absl::StatusOr<SurplusVersions> FindSurplus(SqlSession& session, const Tenant& tenant,
-                                            const std::string& name,
-                                            const ModelFingerprints& models, bool staged,
-                                            int64_t keep);
+                                            const std::string& name, const std::string& model,
+                                            bool staged, int64_t keep);
 
 // Drops the version's record; its number and its request id stay.
 absl::Status DropVersion(SqlSession& session, const Tenant& tenant, const std::string& name,

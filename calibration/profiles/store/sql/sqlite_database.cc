@@ -12,7 +12,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
-#include "calibration/profiles/store/fingerprint_column.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -168,7 +167,6 @@ absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
   if (here && version == 1) status = RunAll(connection, kUses);
   if (here && version == 2) {
     status = RunAll(connection, kModelColumns);
-    if (status.ok()) status = FillFingerprints(connection);
     if (status.ok()) status = RunAll(connection, kModels);
   }
   if (status.ok()) status = connection.Run("COMMIT");

@@ -1,6 +1,8 @@
 // A folder of JSON profiles: swapped whole, as a mounted ConfigMap is, and never half taken over.
 #include <chrono>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
 
 #include "calibration/profiles/profile_json.h"
@@ -10,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/system/failpoint.h"
 #include "tests/testing/base/eventually.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/profiles/store_case.h"
 
 namespace eta {
@@ -153,6 +156,38 @@ TEST_F(DirectoryFailpoint, ABadFileIsNotReadAgain) {
   }
 }
 #endif
+
+TEST_F(DirectoryStore, AFileOfAnotherSchemaIsRefusedByItsNameAndKeepsNothingElse) {
+  fs::create_directories(folder_.path() + "/acme");
+  const auto of_schema = [](int64_t version, int schema) {
+    nlohmann::json json = nlohmann::json::parse(Json("legal", version, uint32_t(version)));
+    json["schema_version"] = schema;
+    json.erase("evidence");  // whatever it had
+    return json.dump();
+  };
+  folder_.Write("acme/a.json", Json("legal", 1, 1));
+  folder_.Write("acme/b.json", Json("code", 1, 2));
+  folder_.Write("acme/old.json", of_schema(2, kProfileSchemaVersion - 1));
+  folder_.Write("acme/aliases.json", "{\"legal\": {\"stable\": 2}}");
+  const auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE((*store)->Health().ok());
+  EXPECT_TRUE((*store)->Get(kAcme, "code", Newest()).ok());
+  EXPECT_TRUE((*store)->Get(kAcme, "legal", int64_t{1}).ok());
+  for (const ProfileSelector& selector :
+       {ProfileSelector(Newest()), ProfileSelector(int64_t{2}), ProfileSelector("stable")}) {
+    const absl::Status status = (*store)->Get(kAcme, "legal", selector).status();
+    EXPECT_EQ(Reason(status), "PROFILE_SCHEMA_MISMATCH");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("acme/old.json"));
+  }
+  EXPECT_EQ((*store)->List(kAcme, {})->profiles.size(), 2u);
+  EXPECT_EQ((*store)->ListVersions(kAcme, "legal", {})->profiles.size(), 2u);
+  folder_.Write("acme/old.json", Json("legal", 2, 2));  // calibrated anew
+  ASSERT_TRUE(Eventually([&] { return (*store)->Get(kAcme, "legal", Newest()).ok(); }));
+  fs::remove(folder_.path() + "/acme/aliases.json");
+  folder_.Write("acme/old.json", "{\"format\": \"eta-profile\", \"schema_version\": 5}");
+  EXPECT_FALSE(Open().ok()) << "it does not say which profile it is";
+}
 
 TEST_F(DirectoryStore, BadContentsAtTheStartAreAnError) {
   fs::create_directories(folder_.path() + "/acme");

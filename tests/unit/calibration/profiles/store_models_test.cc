@@ -40,11 +40,9 @@ class ModelsTest : public ::testing::TestWithParam<StoreKind> {
   void SetUp() override {
     if (!place_.missing().empty()) GTEST_SKIP() << place_.missing();
   }
-  std::unique_ptr<ProfileStore> Serving(char digit, const std::string& former = "") const {
+  std::unique_ptr<ProfileStore> Serving(char digit) const {
     ProfileStoreOptions options = StorePlace::FastOptions();
-    options.served_model = [digit, former] {
-      return ServedModel{.fingerprint = Model(digit), .former_fingerprint = former};
-    };
+    options.served_model = [digit] { return ServedModel{.fingerprint = Model(digit)}; };
     return place_.Open(options);
   }
   // The version that a reference means; 0 if the name has none for the model.
@@ -142,20 +140,6 @@ TEST_P(ModelsTest, AnAliasNamesAVersionForEachModel) {
   EXPECT_THAT(named, ::testing::UnorderedElementsAre(1, 2));
 }
 
-// Profiles that are older than the fingerprints of today.
-TEST_P(ModelsTest, AProfileThatNamesTheModelByItsFormerFingerprintFits) {
-  place_.Seed("acme", "legal", 1, ContentFor('a', 1));
-  place_.SeedAlias("acme", "legal", "stable", 1);
-  const auto store = Serving('e', /*former=*/Model('a'));
-  const auto found = store->Get(kAcme, "legal", Newest());
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ((*found)->content, ContentFor('e', 1)) << "as one of the served model";
-  EXPECT_EQ(VersionOf(*store, stable_), 1);
-  EXPECT_EQ((*store->Get(kAcme, "legal", int64_t{1}))->content.model_fingerprint, Model('e'));
-  EXPECT_EQ(store->List(kAcme, {})->profiles[0].model_fingerprint, Model('e'));
-  EXPECT_EQ(VersionOf(*Serving('e'), Newest()), 0);
-}
-
 TEST_P(WrittenModelsTest, ConditionsCountTheVersionsOfOneModel) {
   const auto a = Serving('a'), b = Serving('b');
   EXPECT_EQ((*a->Put(kAcme, PutFor('a', 1, 0)))->version, 1);
@@ -191,19 +175,6 @@ TEST_P(WrittenModelsTest, AliasesMoveForOneModelAlone) {
   ASSERT_TRUE(a->SetAlias(kAcme, {"legal", "stable", 3, 0}).ok());
   ASSERT_TRUE(a->SetAlias(kAcme, {"legal", "stable", 0, {}}).ok());
   EXPECT_EQ(b->Get(kAcme, "legal", stable_).status().code(), StatusCode::kNotFound);
-}
-
-TEST_P(WrittenModelsTest, WhatIsStoredFromNowOnNamesTheModelAsItIsCalledNow) {
-  place_.Seed("acme", "legal", 1, ContentFor('a', 1));
-  place_.SeedAlias("acme", "legal", "stable", 1);
-  const auto store = Serving('e', /*former=*/Model('a'));
-  const auto put = store->Put(kAcme, PutFor('a', 2, 1));
-  ASSERT_TRUE(put.ok()) << put.status();
-  EXPECT_EQ((*put)->content.model_fingerprint, Model('e'));
-  ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 2, 1}).ok());
-  EXPECT_EQ(VersionOf(*store, stable_), 2);
-  EXPECT_EQ(VersionOf(*Serving('e'), Newest()), 2);
-  EXPECT_EQ(store->ListAliases(kAcme, "legal")->size(), 1u) << "moved, not set twice";
 }
 
 }  // namespace
