@@ -374,7 +374,8 @@ TEST(Calibrate, AFailureNamesARequestThatPasses) {
 // The held-out documents of noise seldom keep a bound of nothing at the density of dynamic
 // thresholds.
 TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
-  for (const double percent : {0.0, 0.5}) {
+  int taken = 0;
+  for (const double percent : {0.0, 1.0}) {
     const CalibrationJob job = Judged(ProfileTargetKind::kDynamicUnionDensity, percent);
     const auto result = RunJob(OnGated(), job);
     if (!result.ok()) {
@@ -395,6 +396,7 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
   for (const ProfileTargetKind kind :
        {ProfileTargetKind::kMaxPerplexityIncrease, ProfileTargetKind::kDynamicUnionDensity}) {
     CalibrationJob job = Judged(kind, 1000.0);
+    ++taken;
     job.samples.resize(40);  // 10 documents of 79 tokens
     const auto result = RunJob(OnGated(), job);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
@@ -403,6 +405,7 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
   }
   // Other targets state what they measured, without an interval.
+  EXPECT_EQ(taken, 1) << "1 %, by reading more";
   const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6));
   ASSERT_TRUE(density.ok()) << density.status();
   EXPECT_FALSE(density->content.evidence.increase_over_full.has_value());
