@@ -66,6 +66,14 @@ int64_t Rows(TokenSpans sequences) {
   return rows;
 }
 
+// Of a request whose search ends at `reached` or above it. It may end a tolerance below what it is
+// asked for; but what is asked for must be within the tolerance of `reached`, which may be the most
+// that there is. So it is the tolerance above it, rounded down by at most 0.000015.
+double NamedDensity(double reached) {
+  constexpr double kDigits = 1e5;
+  return std::min(std::floor((reached + kDensityTolerance) * kDigits - 0.5) / kDigits, 1.0);
+}
+
 class Calibration {
  public:
   Calibration(Engine& engine, const CalibrationJob& job, PreparedJob prepared,
@@ -418,14 +426,11 @@ class Calibration {
 
   // `failure` with the profile of this shift as one to ask for.
   absl::Status EndWithNearest(const absl::Status& failure) {
-    std::vector<std::vector<int32_t>> text = prepared_.split.calibration;
-    text.insert(text.end(), prepared_.split.choice.begin(), prepared_.split.choice.end());
+    const std::vector<std::vector<int32_t>> text = prepared_.split.NotHeldOut();
     const absl::StatusOr<DecodeMeasurement> reached =
         passes_.Measure(Fine(text), Frozen(shift_), {});
     if (!reached.ok()) return reached.status();
-    // The search for a density may end as much below it.
-    const double above = std::ceil((reached->union_density + kDensityTolerance) * 1000.0) / 1000.0;
-    return NameNearest(failure, job_, std::min(above, 1.0), content_.evidence);
+    return NameNearest(failure, job_, NamedDensity(reached->union_density), content_.evidence);
   }
 
   // Counts the needles that full and frozen attention find.

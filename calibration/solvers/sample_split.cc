@@ -15,10 +15,10 @@ namespace {
 using Sequences = std::vector<std::vector<int32_t>>;
 
 struct Side {
-  double share;  // of the tokens
-  Sequences* sequences;
-  int64_t* documents;
+  double share;   // of the tokens
+  int64_t least;  // documents
   double tokens = 0.0;
+  int64_t documents = 0;
 };
 
 void Cut(std::span<const int32_t> sample, const SplitOptions& options,
@@ -56,11 +56,12 @@ std::vector<Sequences> CutDocuments(std::span<const std::vector<int32_t>> sample
   return cut;
 }
 
-// The side of each document. No side is left empty: there are at least as many documents.
-std::vector<size_t> Deal(const std::vector<Sequences>& documents, std::vector<Side>& sides) {
+// The side of each of these documents. Every side has its least: there are at least as many.
+std::vector<size_t> Deal(const std::vector<Sequences>& cut, std::span<const size_t> documents,
+                         std::vector<Side> sides) {
   std::vector<double> tokens;
-  for (const Sequences& document : documents) {
-    tokens.push_back(static_cast<double>(SampleSplit::Tokens(document)));
+  for (const size_t document : documents) {
+    tokens.push_back(static_cast<double>(SampleSplit::Tokens(cut[document])));
   }
   std::vector<size_t> order(documents.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -71,15 +72,18 @@ std::vector<size_t> Deal(const std::vector<Sequences>& documents, std::vector<Si
   for (size_t i = 0; i < order.size(); ++i) {
     dealt += tokens[order[i]];
     const auto lacks = [dealt](const Side& side) { return side.share * dealt - side.tokens; };
-    const auto empty = static_cast<size_t>(std::count_if(
-        sides.begin(), sides.end(), [](const Side& side) { return side.tokens == 0.0; }));
-    const bool only_empty = order.size() - i <= empty;
+    size_t needed = 0;
+    for (const Side& side : sides) {
+      needed += static_cast<size_t>(std::max<int64_t>(0, side.least - side.documents));
+    }
+    const bool only_needed = order.size() - i <= needed;
     size_t best = sides.size();
     for (size_t s = 0; s < sides.size(); ++s) {
-      if (only_empty && sides[s].tokens > 0.0) continue;
+      if (only_needed && sides[s].documents >= sides[s].least) continue;
       if (best == sides.size() || lacks(sides[s]) > lacks(sides[best])) best = s;
     }
     sides[best].tokens += tokens[order[i]];
+    ++sides[best].documents;
     side_of[order[i]] = best;
   }
   return side_of;
@@ -104,6 +108,15 @@ int64_t SampleSplit::Tokens(std::span<const std::vector<int32_t>> sequences) {
       [](int64_t sum, const auto& tokens) { return sum + static_cast<int64_t>(tokens.size()); });
 }
 
+std::vector<std::vector<int32_t>> SampleSplit::NotHeldOut() const {
+  Sequences sequences;
+  auto of_calibration = calibration.begin();
+  auto of_choice = choice.begin();
+  for (const bool chosen : is_choice)
+    sequences.push_back(chosen ? *of_choice++ : *of_calibration++);
+  return sequences;
+}
+
 std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t>> samples,
                                              const SplitOptions& options) {
   std::vector<std::vector<int32_t>> sequences;
@@ -117,18 +130,31 @@ absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> s
   std::vector<Sequences> cut = CutDocuments(samples, documents, options);
   SampleSplit split;
   split.equal_documents = RemoveEqual(cut);
-  const double chosen =
-      options.choice ? std::min(options.held_out, (1.0 - options.held_out) / 2.0) : 0.0;
-  std::vector<Side> sides = {
-      {1.0 - options.held_out - chosen, &split.calibration, &split.calibration_documents},
-      {options.held_out, &split.held_out, &split.held_out_documents}};
-  if (options.choice) sides.push_back({chosen, &split.choice, &split.choice_documents});
-  if (cut.size() < sides.size()) return TooFewDocuments(cut.size(), sides.size(), split, options);
-  const std::vector<size_t> side_of = Deal(cut, sides);
+  const size_t sides = options.choice ? 3 : 2;
+  if (cut.size() < sides) return TooFewDocuments(cut.size(), sides, split, options);
+  // What is held out comes first: with documents to choose on and without it is the same, so that
+  // profiles of both are judged alike. It gives way only where too few would be left.
+  std::vector<size_t> all(cut.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  const double rest = 1.0 - options.held_out;
+  const std::vector<size_t> held_out =
+      Deal(cut, all, {{rest, options.choice ? 2 : 1}, {options.held_out, 1}});
+  std::erase_if(all, [&held_out](size_t document) { return held_out[document] == 1; });
+  const double chosen = options.choice ? std::min(options.held_out / rest, 0.5) : 0.0;
+  const std::vector<size_t> choice =
+      Deal(cut, all, {{1.0 - chosen, 1}, {chosen, options.choice ? 1 : 0}});
+  auto next = choice.begin();
   for (size_t i = 0; i < cut.size(); ++i) {
-    const Side& side = sides[side_of[i]];
-    for (auto& sequence : cut[i]) side.sequences->push_back(std::move(sequence));
-    ++*side.documents;
+    const bool is_held_out = held_out[i] == 1;
+    const bool is_choice = !is_held_out && *next++ == 1;
+    Sequences& side = is_held_out ? split.held_out : is_choice ? split.choice : split.calibration;
+    ++(is_held_out ? split.held_out_documents
+       : is_choice ? split.choice_documents
+                   : split.calibration_documents);
+    for (auto& sequence : cut[i]) {
+      if (!is_held_out) split.is_choice.push_back(is_choice);
+      side.push_back(std::move(sequence));
+    }
   }
   return split;
 }

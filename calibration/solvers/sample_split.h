@@ -24,11 +24,14 @@ struct SampleSplit {
   std::vector<std::vector<int32_t>> calibration;  // at least 1 sequence
   std::vector<std::vector<int32_t>> choice;       // at least 1 if it was asked for, else none
   std::vector<std::vector<int32_t>> held_out;     // at least 1
+  std::vector<bool> is_choice;                    // of both before, in the order of the samples
   int64_t calibration_documents = 0;
   int64_t choice_documents = 0;
   int64_t held_out_documents = 0;
   int64_t equal_documents = 0;  // left out: their sequences are those of a document before them
 
+  // The calibration of the same samples without a choice.
+  std::vector<std::vector<int32_t>> NotHeldOut() const;
   static int64_t Tokens(std::span<const std::vector<int32_t>> sequences);
 };
 
@@ -40,9 +43,10 @@ std::vector<std::vector<int32_t>> CutSamples(std::span<const std::vector<int32_t
 
 // `documents` has the number of each sample's document, or is empty: then each sample is one. Of
 // equal documents the first is kept; one that gives no sequence does not count. The documents are
-// dealt out whole, the longest first, each to the side that lacks most of its share. The same
-// samples are always split in the same way. InvalidArgument, naming samples, for fewer documents
-// than sides.
+// dealt out whole, the longest first, each to the side that lacks most of its share: first what is
+// held out, then of the others what is chosen on. The same samples are always split in the same
+// way, and with a choice the same documents are held out as without. InvalidArgument, naming
+// samples, for fewer documents than sides.
 absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> samples,
                                          const SplitOptions& options,
                                          std::span<const int32_t> documents = {});

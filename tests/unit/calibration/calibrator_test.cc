@@ -369,6 +369,20 @@ TEST(Calibrate, AFailureNamesARequestThatPasses) {
   CalibrationJob retrieval = Job(ProfileTargetKind::kUnionDensity, 0.6);
   retrieval.min_retrieval = 1.0;  // noise finds none
   ExpectThatTheNearestPasses(OnGated(), retrieval);
+  // Of a target that has documents of its own to choose on, too.
+  CalibrationJob increase = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 0.5);
+  increase.min_retrieval = 1.0;
+  ExpectThatTheNearestPasses(OnGated(), increase);
+}
+
+// Though what was reached may be the densest there is.
+TEST(Calibrate, TheNearestRequestIsWithinTheToleranceOfWhatWasReached) {
+  const auto failed = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.05));
+  const auto metadata = GetErrorDetail(failed.status()).metadata;
+  const double named = std::stod(metadata.at("nearest_request").substr(14));
+  const double reached = std::stod(metadata.at("nearest"));
+  EXPECT_LE(named - reached, kDensityTolerance);
+  EXPECT_GT(named - reached, kDensityTolerance - 2e-5) << "so the search ends no sparser";
 }
 
 // The held-out documents of noise seldom keep a bound of nothing at the density of dynamic
@@ -382,6 +396,7 @@ TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
       ExpectThatTheNearestPasses(OnGated(), job);
       continue;
     }
+    ++taken;
     const ProfileContent& content = result->content;
     const ProfileEvidence& evidence = content.evidence;
     EXPECT_LE(evidence.perplexity_frozen, *evidence.perplexity_dynamic * (1.0 + percent / 100.0));
@@ -390,13 +405,13 @@ TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
     EXPECT_DOUBLE_EQ(evidence.perplexity_frozen, measured.perplexity);
     EXPECT_DOUBLE_EQ(evidence.union_density, measured.union_density);
   }
+  EXPECT_EQ(taken, 1) << "1 %, by reading more";
 }
 
 TEST(Calibrate, AVerdictNeedsEnoughTokens) {
   for (const ProfileTargetKind kind :
        {ProfileTargetKind::kMaxPerplexityIncrease, ProfileTargetKind::kDynamicUnionDensity}) {
     CalibrationJob job = Judged(kind, 1000.0);
-    ++taken;
     job.samples.resize(40);  // 10 documents of 79 tokens
     const auto result = RunJob(OnGated(), job);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
@@ -405,7 +420,6 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
   }
   // Other targets state what they measured, without an interval.
-  EXPECT_EQ(taken, 1) << "1 %, by reading more";
   const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6));
   ASSERT_TRUE(density.ok()) << density.status();
   EXPECT_FALSE(density->content.evidence.increase_over_full.has_value());

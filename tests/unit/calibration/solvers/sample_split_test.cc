@@ -126,6 +126,18 @@ TEST(SplitSamples, GivesTheChoiceDocumentsOfItsOwn) {
   EXPECT_EQ(most->held_out_documents, 18);
 }
 
+TEST(SplitSamples, AChoiceTakesNothingFromWhatIsHeldOut) {
+  const auto samples = Samples({10, 30, 20, 10, 20, 40, 30, 70, 10, 50});
+  for (const double share : {0.1, 0.25, 0.5}) {
+    const auto without = SplitSamples(samples, HoldingOut(share));
+    const auto with = SplitSamples(samples, HoldingOut(share, true));
+    ASSERT_TRUE(without.ok() && with.ok());
+    EXPECT_EQ(with->held_out, without->held_out);
+    EXPECT_EQ(with->NotHeldOut(), without->calibration) << "in this order";
+    EXPECT_NE(with->calibration, without->calibration);
+  }
+}
+
 TEST(SplitSamples, SharesAreOfTheTextAndNotOfTheDocuments) {
   // The long one is most of the text: it is calibrated on, the others are held out.
   const auto split = SplitSamples(Samples({10, 300, 20, 10, 20, 40}), HoldingOut(0.25));
