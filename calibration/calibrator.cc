@@ -101,6 +101,7 @@ class Calibration {
     clock_.Enter(CalibrationPhase::kSearch);
     if (ETA_FAILPOINT(kCalibrateSearch)) return OutOfMemory();
     absl::Status passed = Search();
+    if (IsOfRecall(passed)) return NameWithoutRecall(passed);
     if (!passed.ok() && !IsOfDensity(passed)) return passed;
     clock_.Expect(VerifyRows());
     clock_.Enter(CalibrationPhase::kVerify);
@@ -374,15 +375,19 @@ class Calibration {
     return absl::OkStatus();
   }
 
+  static bool IsOfRecall(const absl::Status& failure) {
+    const ErrorDetail detail = GetErrorDetail(failure);
+    return detail.reason == "TARGET_UNREACHABLE" && detail.field == "z_recall";
+  }
   // Whether an error may end with less sparse thresholds.
   static bool IsOfDensity(const absl::Status& failure) {
-    const ErrorDetail detail = GetErrorDetail(failure);
-    return detail.reason == "TARGET_UNREACHABLE" && detail.field != "z_recall";
+    return GetErrorDetail(failure).reason == "TARGET_UNREACHABLE" && !IsOfRecall(failure);
   }
 
   // Lowers the thresholds until the held-out documents pass. The target of dynamic thresholds takes
   // the first that do, else the first that keep its bound, whatever needles they lose, unless a
   // share of those was asked for. Any other target ends with `failure`, which names them.
+  // Thresholds under which no z gives the recall that was asked for are passed over.
   absl::Status GoDenser(const absl::Status& failure, CalibrationResult& result) {
     clock_.Expect(static_cast<int64_t>(kLowered.size() / 2) * Rows(held_out_));
     CalibrationJob asked = {.min_retrieval = job_.min_retrieval, .allow_loss = job_.allow_loss};
@@ -393,7 +398,11 @@ class Calibration {
     double least = std::numeric_limits<double>::infinity();
     std::optional<double> bounded;
     for (const double lowered : kLowered) {
-      if (lowered > 0.0) RETURN_IF_ERROR(MoveTo(from - lowered, result));
+      if (lowered > 0.0) {
+        const absl::Status moved = MoveTo(from - lowered, result);
+        if (IsOfRecall(moved)) continue;
+        RETURN_IF_ERROR(moved);
+      }
       if (result.frozen.perplexity < least) {
         least = result.frozen.perplexity;
         best = shift_;
@@ -411,7 +420,9 @@ class Calibration {
       return EndWithNearest(failure);
     }
     const bool takes_bounded = AsDynamic() && !job_.min_retrieval && bounded;
-    RETURN_IF_ERROR(MoveTo(takes_bounded ? *bounded : best, result));
+    const absl::Status moved = MoveTo(takes_bounded ? *bounded : best, result);
+    if (IsOfRecall(moved)) return failure;
+    RETURN_IF_ERROR(moved);
     RETURN_IF_ERROR(Retrieve());
     return takes_bounded ? absl::OkStatus() : EndWithNearest(failure);
   }

@@ -133,4 +133,12 @@ absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
   return MakeError(failure.code(), sentence + ")", std::move(detail));
 }
 
+absl::Status NameWithoutRecall(const absl::Status& failure) {
+  ErrorDetail detail = GetErrorDetail(failure);
+  detail.metadata["nearest_request"] = "no z_recall";
+  return MakeError(failure.code(),
+                   absl::StrCat(failure.message(), "; the nearest request: no z_recall"),
+                   std::move(detail));
+}
+
 }  // namespace eta

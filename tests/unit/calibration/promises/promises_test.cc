@@ -179,5 +179,16 @@ TEST(NameNearest, SaysWhatElseMustChange) {
             "union_density=0.5, no min_retrieval, allow_loss=true");
 }
 
+TEST(NameNearest, OfARecallThatNoZGivesTheRequestHasNone) {
+  const absl::Status failure = MakeError(
+      absl::StatusCode::kFailedPrecondition, "z_recall: wanted 1",
+      {.reason = "TARGET_UNREACHABLE", .field = "z_recall", .metadata = {{"nearest", "0.9"}}});
+  const absl::Status named = NameWithoutRecall(failure);
+  EXPECT_EQ(named.message(), "z_recall: wanted 1; the nearest request: no z_recall");
+  EXPECT_EQ(GetErrorDetail(named).field, "z_recall");
+  EXPECT_EQ(GetErrorDetail(named).metadata.at("nearest"), "0.9");
+  EXPECT_EQ(GetErrorDetail(named).metadata.at("nearest_request"), "no z_recall");
+}
+
 }  // namespace
 }  // namespace eta::testing
