@@ -87,7 +87,7 @@ TEST_F(LimitsProcessTest, OverItsTokensATenantWaitsAndGetsBackWhatItDidNotUse) {
   ASSERT_NO_FATAL_FAILURE(Start(
       R"({"tenants": {"acme": {"tokens_per_second": 0.01, "burst_tokens": 13000},
                       "globex": {"max_kv_tokens": 64},
-                      "small": {"tokens_per_second": 0.01, "burst_tokens": 64}}})"));
+                      "good": {"tokens_per_second": 1000, "burst_tokens": 64}}})"));
   const auto running = Begin(By("acme"), AskFor(12'000));
   EXPECT_TRUE(running->Read().has_started());
   ExpectRetry(Generate(By("acme"), AskFor(2000)), "TENANT_TOKENS", "tokens_per_second: ");
@@ -97,7 +97,7 @@ TEST_F(LimitsProcessTest, OverItsTokensATenantWaitsAndGetsBackWhatItDidNotUse) {
   v1::GenerateRequest unnamed = AskFor(1);
   unnamed.mutable_stopping()->clear_max_tokens();
   EXPECT_TRUE(Generate(By("globex"), unnamed).ok()) << "what the tenant may hold bounds it";
-  EXPECT_TRUE(Generate(By("small"), unnamed).ok()) << "and so does what its budget ever holds";
+  EXPECT_TRUE(Generate(By("good"), unnamed).ok()) << "and so does what its budget ever holds";
   running->context.TryCancel();
   running->Finish();
   // No tokens flow in, so these are the ones that the first call gave back.
