@@ -83,6 +83,19 @@ class CalibrateJoinTest : public CalibrateTest {
     v1::CancelCalibrationResponse response;
     return stub_->CancelCalibration(&context, request, &response);
   }
+  // Two calls that wait for the calibration behind the gate. The second has heard where it is.
+  struct Pair {
+    std::future<CalibrateOutcome> first;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::CalibrateResponse>> second;
+    v1::CalibrateResponse message;
+  };
+  void WaitTogether(Gate& gate, Pair& pair) {
+    pair.first = CalibrateLater(Named());
+    gate.AwaitStart();
+    pair.second = stub_->Calibrate(&pair.context, Named());
+    ASSERT_TRUE(pair.second->Read(&pair.message)) << "where it is now, at once";
+  }
   void AwaitStop() {
     while (!stopped_) std::this_thread::sleep_for(milliseconds(1));
   }
@@ -94,12 +107,9 @@ class CalibrateJoinTest : public CalibrateTest {
 TEST_F(CalibrateJoinTest, TheSameIdJoinsTheCalibrationThatRuns) {
   Gate gate;
   TellBehind(gate);
-  auto first = CalibrateLater(Named());
-  gate.AwaitStart();
-  grpc::ClientContext context;
-  const auto second = stub_->Calibrate(&context, Named());
-  v1::CalibrateResponse message;
-  ASSERT_TRUE(second->Read(&message)) << "where it is now, at once";
+  Pair pair;
+  WaitTogether(gate, pair);
+  auto& [first, context, second, message] = pair;
   EXPECT_EQ(message.progress().phase(), v1::CALIBRATION_PHASE_SEARCH);
   EXPECT_EQ(message.progress().sequences_done(), 7);
   gate.Go();
@@ -131,12 +141,9 @@ TEST_F(CalibrateJoinTest, AnErrorIsToldToAllWhoWait) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "too much",
                      {.reason = "PROFILE_LOSES"});
   };
-  auto first = CalibrateLater(Named());
-  gate.AwaitStart();
-  grpc::ClientContext context;
-  const auto second = stub_->Calibrate(&context, Named());
-  v1::CalibrateResponse message;
-  ASSERT_TRUE(second->Read(&message));
+  Pair pair;
+  WaitTogether(gate, pair);
+  auto& [first, context, second, message] = pair;
   gate.Go();
   EXPECT_FALSE(second->Read(&message));
   EXPECT_EQ(ReasonOf(second->Finish()), "PROFILE_LOSES");
@@ -289,12 +296,9 @@ TEST_F(CalibrateJoinTest, ACancelEndsItForAllWhoWait) {
   ServeWith(seconds(60));
   Gate gate;
   TellBehind(gate);
-  auto first = CalibrateLater(Named());
-  gate.AwaitStart();
-  grpc::ClientContext context;
-  const auto second = stub_->Calibrate(&context, Named());
-  v1::CalibrateResponse message;
-  ASSERT_TRUE(second->Read(&message));
+  Pair pair;
+  WaitTogether(gate, pair);
+  auto& [first, context, second, message] = pair;
   EXPECT_TRUE(Cancel("once").ok());
   EXPECT_FALSE(second->Read(&message));
   EXPECT_EQ(second->Finish().error_code(), StatusCode::CANCELLED);
@@ -371,12 +375,9 @@ TEST_F(CalibrateJoinTest, ADrainEndsItForAllAndAlone) {
   BeginAndLeave(left, alone);
   Gate gate;
   TellBehind(gate);
-  auto first = CalibrateLater(Named());
-  gate.AwaitStart();
-  grpc::ClientContext context;
-  const auto second = stub_->Calibrate(&context, Named());
-  v1::CalibrateResponse message;
-  ASSERT_TRUE(second->Read(&message));
+  Pair pair;
+  WaitTogether(gate, pair);
+  auto& [first, context, second, message] = pair;
   server_->Drain();
   EXPECT_FALSE(second->Read(&message));
   EXPECT_EQ(ReasonOf(second->Finish()), "DRAINING");
