@@ -23,6 +23,12 @@ constexpr char kMetadata[] = "metadata.";
 constexpr char kUnlogged[] = "unlogged";
 constexpr char kInvalidField[] = "INVALID_FIELD";
 
+absl::Status Invalid(const std::string& field, const std::string& sentence,
+                     std::map<std::string, std::string> metadata) {
+  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
+                   {.reason = kInvalidField, .field = field, .metadata = std::move(metadata)});
+}
+
 void AddLine(std::string& payload, std::string_view key, const std::string& value) {
   payload.append(key).append("=").append(absl::CEscape(value)).append("\n");
 }
@@ -44,8 +50,7 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 }
 
 absl::Status InvalidField(const std::string& field, const std::string& sentence) {
-  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
-                   {.reason = kInvalidField, .field = field});
+  return Invalid(field, sentence, {});
 }
 
 absl::Status InField(const std::string& field, const absl::Status& status) {
@@ -55,8 +60,7 @@ absl::Status InField(const std::string& field, const absl::Status& status) {
   std::string sentence(status.message());
   const std::string named = detail.field + ": ";
   if (!detail.field.empty() && sentence.starts_with(named)) sentence.erase(0, named.size());
-  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
-                   {.reason = kInvalidField, .field = field, .metadata = detail.metadata});
+  return Invalid(field, sentence, detail.metadata);
 }
 
 absl::Status DeadlinePassed(bool started) {
