@@ -36,9 +36,8 @@ NeedleHits AllNeedles(const ProfileEvidence& evidence);
 // `failure`, of JudgePromises, JudgeHeldOut or a search, with the nearest request that would pass
 // at its end: the job with the target union_density, by which the profile of `evidence` is asked
 // for, and what else must change for it. Metadata also has nearest_request, as in
-// "union_density=0.41, allow_loss=true", and what it would come
-// to on the held-out documents: nearest_increase, in percent over full attention, and
-// nearest_reads, the union density there.
+// "union_density=0.41, allow_loss=true", and what it would come to on the held-out documents:
+// nearest_increase, in percent over full attention, and nearest_reads, the union density there.
 absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
                          double union_density, const ProfileEvidence& evidence);
 

@@ -55,8 +55,8 @@ class AttentionCounter {
     error_ += error;
   }
   void AddPrefill(const PrefillReads& reads);
-  // A decode row of kv_len tokens gone full (min_mass, begin), in all layers. Returns what
-  // it read.
+  // A decode row of kv_len tokens gone full (min_mass, begin), in all layers. Returns
+  // what it read.
   RowReads AddFallback(int32_t kv_len);
   // To be called once AddLayer was called for all layers of a row.
   void AddRow() { ++rows_; }

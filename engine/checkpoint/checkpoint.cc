@@ -58,9 +58,9 @@ absl::StatusOr<std::string> Locate(const fs::path& folder, const std::string& na
 }
 
 // Who may put files there chooses what is loaded, whatever the modes of the files. A file system
-// that is mounted read-only is nobody's to write. In a sticky folder of root, such as
-// /tmp, or of this process's user nobody else may replace a `file` of either; the folder's own user
-// always may. `what`: for an error.
+// that is mounted read-only is nobody's to write. In a sticky folder of root, such as /tmp, or of
+// this process's user nobody else may replace a `file` of either; the folder's own user always may.
+// `what`: for an error.
 absl::Status CheckFolder(const fs::path& folder, const char* what, const fs::path& file = {}) {
   struct stat info = {};
   struct statvfs mounted = {};

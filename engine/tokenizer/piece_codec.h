@@ -32,9 +32,8 @@ class PieceCodec : public TextCodec {
                                               std::span<const ByteRange> control) const override;
 
  private:
-  // Adds the user-defined pieces that `text`, which a template wrote, spells, but for white
-  // space and single characters.
-  // `begins`: as a text by itself, so that a space may come before it.
+  // Adds the user-defined pieces that `text`, which a template wrote, spells, but for white space
+  // and single characters. `begins`: as a text by itself, so that a space may come before it.
   void FindIn(std::string_view text, bool begins, std::set<int32_t>& ids) const;
 
   PieceModel model_;

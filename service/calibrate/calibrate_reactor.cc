@@ -70,6 +70,7 @@ absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
                                             record());
   });
   if (!joined.ok()) {
+    // But for a server that drains, one runs that this call may not join.
     record().of_calibration = !absl::IsUnavailable(joined.status());
     return joined.status();
   }

@@ -41,8 +41,7 @@ constexpr Metric kQueue[] = {
      "Running requests that have given up their slot until their clients have read"},
     {"eta_requests_waiting", kGauge, "model", "requests",
      "Requests that wait for a slot in the batch, preempted ones included, and calls whose text "
-     "waits "
-     "for a thread that makes tokens"},
+     "waits for a thread that makes tokens"},
     {"eta_waiting_prompt_tokens", kGauge, "model", "tokens",
      "Prompt tokens of waiting requests that have not run yet"},
     {"eta_calibration_passes_running", kGauge, "model", "passes",

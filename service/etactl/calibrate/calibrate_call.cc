@@ -44,7 +44,7 @@ void Cancel(const ServerFlags& server, const std::string& request_id) {
 
 // False: interrupted.
 bool Wait(milliseconds wait, CancelOnInterrupt& interrupt) {
-  grpc::ClientContext none;
+  grpc::ClientContext none;  // without a call to follow a signal would end the process
   interrupt.Follow(&none);
   const auto until = std::chrono::steady_clock::now() + wait;
   while (!interrupt.happened() && std::chrono::steady_clock::now() < until) {

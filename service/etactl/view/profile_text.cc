@@ -215,8 +215,9 @@ std::string Verdict(const v1::Profile& profile) {
     all.set_asked(all.asked() + multi.asked());
     all.set_full(all.full() + multi.full());
     all.set_frozen(all.frozen() + multi.frozen());
+    all.set_kept(all.kept() + multi.kept());
     absl::StrAppend(&text, ", needles ", FoundOf(all));
-    lost = all.full() - all.kept() - multi.kept();
+    lost = all.full() - all.kept();
   }
   if (!evidence.has_dynamic_union_density()) return text;
   absl::StrAppendFormat(&text, "; dynamic reads %.0f %%, %s",
