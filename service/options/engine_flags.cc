@@ -47,7 +47,9 @@ void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_temp
 }
 
 void AddEngineFlags(CLI::App& app, EngineOptions& options) {
-  app.add_option("--backend", options.backend.name, "Backend that runs the model")
+  app.add_option("--backend", options.backend.name,
+                 "Backend that runs the model: cpu; cuda on NVIDIA GPUs, where it was built; "
+                 "reference, which is slow and judges the others")
       ->check(CLI::IsMember(BackendNames()))
       ->capture_default_str();
   app.add_option(

@@ -3,9 +3,6 @@
 
 #include <sys/stat.h>
 
-#include <regex>
-#include <set>
-
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/identity/access_files.h"
@@ -154,24 +151,6 @@ TEST(Flags, SoManyVersionsAreKeptOrAll) {
   for (const char* count : {"-1", "ten", "1.5", "4294967296", ""}) {
     EXPECT_FALSE(Parse({"--keep_versions", count}).flags.has_value()) << count;
   }
-}
-
-TEST(Flags, EachHasItsRowInTheManual) {
-  const std::regex in_help("(?:^|\\n) +(?:-h,)?--([a-z0-9_]+)");
-  const std::regex in_readme("(?:^|\\n)\\| `--([a-z0-9_]+)`");
-  const auto names = [](const std::string& text, const std::regex& name) {
-    std::set<std::string> found;
-    for (std::sregex_iterator i(text.begin(), text.end(), name), end; i != end; ++i) {
-      found.insert((*i)[1]);
-    }
-    return found;
-  };
-  std::set<std::string> flags = names(PrintedBy("--help"), in_help);
-  EXPECT_GT(flags.size(), 50u);
-  for (const char* of_itself : {"config", "help", "version", "print_config", "print_metrics"}) {
-    flags.erase(of_itself);
-  }
-  EXPECT_EQ(names(ReadFile(ETA_SOURCE_DIR "/service/README.md"), in_readme), flags);
 }
 
 TEST(Flags, APasswordInTheCommandLineIsNoticed) {
