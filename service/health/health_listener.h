@@ -1,7 +1,7 @@
 // A second listener that answers grpc.health.v1 and nothing else, in plaintext: for probes that
-// speak no TLS and have no credentials, such as the kubelet's. What it says is what the main
-// listener says; it has a server of its own, so that no other method can be reached through it, and
-// reads at a rate that probes do with, so that floods find it slow and not large.
+// speak no TLS and have no credentials, such as the kubelet's. It gives the same answers as the
+// main listener. It has a server of its own, so that no other method can be reached through it. It
+// reads no faster than probes need, so that a flood makes it slow and cannot make it large.
 #pragma once
 
 #include <memory>

@@ -64,7 +64,7 @@ class Log {
   std::atomic<int64_t> dropped_ = 0;        // of the usual rank
   std::atomic<int64_t> dropped_audit_ = 0;  // of the higher ranks
 
-  // Of who writes, the thread or in the end the destructor: the dropped events that it has told of.
+  // Dropped events that were reported. Only the writer uses these: the thread, then the destructor.
   int64_t told_ = 0;
   int64_t told_audit_ = 0;
 

@@ -179,7 +179,7 @@ class ProfileCache {
   std::unordered_map<std::string, Known> profiles_ GUARDED_BY(mutex_);
   FairQueue<EntryPtr> demanded_ GUARDED_BY(mutex_);  // by tenant
   std::deque<EntryPtr> to_refresh_ GUARDED_BY(mutex_);
-  // Those whose waiters have no time for ever, and until when; the earliest first.
+  // Entries with a waiter that goes on without the profile at the time beside it; earliest first.
   std::deque<std::pair<Clock::time_point, EntryPtr>> impatient_ GUARDED_BY(mutex_);
   StoreTrouble trouble_ GUARDED_BY(mutex_);
   Clock::time_point next_refresh_ GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Whether the profile store is known not to answer: what a request asks that can go on without it,
-// before it waits. Not thread-safe.
+// Whether the profile store is known not to answer. A request that can go on without the store asks
+// this before it waits. Not thread-safe.
 #pragma once
 
 #include <array>

@@ -1,7 +1,6 @@
 // One WatchStats call: a snapshot whenever one is due, until the client leaves, the server ends or
-// its credential is no longer good, which is looked at before each.
-// Of snapshots that wait for a slow reader the newest stays; one that takes nothing for the time
-// that slow readers have loses its place.
+// the credential is no longer good. The credential is checked before each snapshot. Only the newest
+// snapshot waits for a slow reader. A reader that takes none for --slow_reader_timeout is cut off.
 #pragma once
 
 #include <atomic>

@@ -19,13 +19,13 @@ enum class CallEnd : uint8_t {
 };
 inline constexpr int kCallEnds = 4;
 
-// Of Generate it ran if the engine took it and did not refuse it while it waited. Of other methods
-// the status tells: trouble of the server's or too little time is a failure, and so is a
-// calibration whose samples did not do, or an answer that nobody took.
+// A Generate call ran if the engine took it and did not refuse it while it waited. For other
+// methods the status decides. Trouble of the server's or too little time is a failure. So are
+// samples that do not suffice to calibrate, and an answer that nobody took.
 CallEnd EndOf(const CallRecord& record);
 
-// Of a calibration (CallObserver::OnCalibrationEnd): one that its callers' deadline or a drain
-// stopped was cancelled, which says nothing of its samples.
+// The end of a calibration (CallObserver::OnCalibrationEnd). If its callers' deadline or a drain
+// stopped it, it counts as cancelled, since that says nothing of its samples.
 CallEnd CalibrationEndOf(const CallRecord& record);
 
 // ErrorReason in lower case.

@@ -39,8 +39,8 @@ struct CallRecord {
   std::string reason;                    // the ErrorReason that the client is told; empty: OK
   std::chrono::nanoseconds duration{0};  // from the arrival of the message to the status
 
-  // Of Generate, as far as it came; of Calibrate and calls about one profile its name and version,
-  // once they are known, whether or not the call succeeds.
+  // Generate fills these as far as it came. Calibrate and calls about one profile fill its name and
+  // version once they are known, whether or not the call succeeds.
   bool resolved = false;  // of Generate: `mode` holds
   AttentionMode mode = AttentionMode::kFull;
   std::string profile;  // its name; empty: none
@@ -48,9 +48,9 @@ struct CallRecord {
   std::string profile_alias;  // that SetProfileAlias moves to that version; 0: removes
   bool submitted = false;     // the engine took it: `outcome` holds
   FinishedEvent outcome;
-  bool reader_behind = false;  // at the end what was left to do was its reader's
-  // Of Calibrate: it waited for a calibration, or was refused one that runs. That may be other
-  // calls' too and has an end of its own (CallObserver::OnCalibrationEnd).
+  bool reader_behind = false;  // at the end the answer only waited to be read
+  // A Calibrate call waited for a calibration, or was refused one that runs. Other calls may wait
+  // for the same one. It has an end of its own (CallObserver::OnCalibrationEnd).
   bool of_calibration = false;
   // Of Generate, where it named no mode and the server has a default profile.
   std::optional<DefaultProfileUse> default_profile;

@@ -25,7 +25,7 @@ class Label {
   Label() : Label(None()) {}
   static const Label& None();
   static const Label& Other();
-  // Of what was counted under a label that has gone: part of sums, and shown nowhere else.
+  // The label of counts whose own label has gone: they are part of sums, and shown nowhere else.
   static const Label& Gone();
 
   const std::string& text() const { return *text_; }
