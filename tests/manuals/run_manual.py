@@ -24,8 +24,9 @@ from session import Failed, Session
 ROOT = Path(__file__).resolve().parents[2]
 MANUALS = (
     "README.md", "proto/README.md", "service/README.md", "engine/README.md", "calibration/README.md",
-    "training/README.md", "deploy/README.md", "tests/README.md", "tests/golden/README.md",
-    "models/eta-27m/samples/README.md", "models/smollm2-eta/README.md", "CONTRIBUTING.md")
+    "calibration/evaluation/README.md", "training/README.md", "deploy/README.md", "tests/README.md",
+    "tests/golden/README.md", "models/eta-27m/samples/README.md", "models/smollm2-eta/README.md",
+    "CONTRIBUTING.md")
 PORTS = (8471, 8481)  # of servers in the manuals
 INSIDE = "--own-network"
 
