@@ -146,7 +146,10 @@ TEST_F(QueriesTest, AlertsNameTheirRunbooks) {
   for (const json& rule : system().prometheus().Rules()) {
     if (rule["type"] != "alerting") continue;
     const std::string name = rule["name"];
-    EXPECT_TRUE(absl::StrContains(document, "### " + name + "\n")) << name;
+    EXPECT_THAT(rule["annotations"].value("runbook", ""),
+                ::testing::StartsWith("deploy/README.md#"))
+        << name;
+    EXPECT_TRUE(absl::StrContains(document, name)) << name;
     EXPECT_THAT(rule["labels"].value("severity", ""), ::testing::AnyOf("page", "ticket")) << name;
   }
 }
