@@ -14,8 +14,8 @@ namespace eta {
 
 struct PreparedJob {
   // The profile without its results: thresholds (all 0, or the default relative threshold), z per
-  // head, reached and evidence are missing. Of the evidence the counts of documents, sequences and
-  // tokens are there.
+  // head, reached and evidence are missing. The evidence has its counts of documents, sequences and
+  // tokens already.
   ProfileContent content;
   SampleSplit split;
   std::vector<NeedleWindow> needles;  // of HideNeedles; may be empty
@@ -24,8 +24,8 @@ struct PreparedJob {
   double beta = 0.0;  // steepness of the soft density
 };
 
-// Where the search for a relative threshold begins, and what relative thresholds have by default
-// (eta-semantics.md, "Relative thresholds").
+// The default of relative thresholds (eta-semantics.md, "Relative thresholds"). The search for one
+// begins there.
 inline constexpr float kDefaultRelativeC = -3.9f;
 
 // The steepness of the soft density for a model without a gate: a sigmoid of it counts a score as
@@ -34,8 +34,8 @@ inline constexpr float kDefaultRelativeC = -3.9f;
 inline constexpr double kUngatedBeta = 20.0;
 
 // The target of a caller that names none: as much read as dynamic thresholds read, at most
-// kDefaultPerplexityIncrease percent above their perplexity. Where the model predicts nothing, full
-// attention takes their place: the sparsest profile that stays within so much of it.
+// kDefaultPerplexityIncrease percent above their perplexity. A model that predicts nothing gets the
+// sparsest profile that stays within so much of full attention.
 ProfileTarget DefaultTarget(const ModelConfig& config);
 
 // Errors are INVALID_ARGUMENT and FAILED_PRECONDITION, as those of Calibrate before any pass.

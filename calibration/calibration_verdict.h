@@ -1,4 +1,4 @@
-// What the held-out sequences say of a profile. They took no part in choosing it.
+// The verdict of the held-out sequences on a profile. They took no part in choosing it.
 #pragma once
 
 #include "absl/status/status.h"

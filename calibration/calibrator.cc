@@ -41,7 +41,7 @@ constexpr double kMaxRelativeShift = 64.0;
 // The density at which a target that names none begins without dynamic thresholds.
 constexpr double kFirstDensity = 0.25;
 constexpr int kExpectedMeasurements = 4;  // per search; for the estimate of the time left
-// Where denser profiles are looked for, as thresholds lowered by so much.
+// Denser profiles are tried with thresholds lowered by these steps.
 constexpr std::array<double, 11> kLowered = {0.0,     1.0 / 16, 1.0 / 8, 3.0 / 16, 1.0 / 4, 3.0 / 8,
                                              1.0 / 2, 3.0 / 4,  1.0,     2.0,      4.0};
 
@@ -66,9 +66,9 @@ int64_t Rows(TokenSpans sequences) {
   return rows;
 }
 
-// Of a request whose search ends at `reached` or above it. It may end a tolerance below what it is
-// asked for; but what is asked for must be within the tolerance of `reached`, which may be the most
-// that there is. So it is the tolerance above it, rounded down by at most 0.000015.
+// The density to ask for, so that a search ends at `reached` or above it. A search may end a
+// tolerance below what it is asked for. `reached` may be the most that there is, so the density
+// must lie within the tolerance of it: it is the tolerance above, rounded down by at most 0.000015.
 double NamedDensity(double reached) {
   constexpr double kDigits = 1e5;
   return std::min(std::floor((reached + kDensityTolerance) * kDigits - 0.5) / kDigits, 1.0);

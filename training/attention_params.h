@@ -64,8 +64,8 @@ struct AttentionForwardParams {
   float* lse;        // [B, HQ, T], log-sum-exp of S~
   float* gate_sum;   // [B, HQ, T]; null: not wanted, as always with kNone
   float* block_sum;  // [B, HB, T]; likewise
-  // What the backend wants to keep for the backward op: AttentionSavedBytes() of its memory; null
-  // if that is 0, or if there will be no backward op.
+  // Memory in which the backend keeps what its backward op needs, AttentionSavedBytes(); null if
+  // that is 0, or if there will be no backward op.
   std::byte* saved;
 };
 

@@ -34,10 +34,10 @@ class TrainingBackend {
   virtual std::string_view name() const = 0;    // "reference", "cpu", "cuda"
   virtual std::string description() const = 0;  // device, threads, types
 
-  // Of what layers hand to products, and of the weights of products: float32 (cpu, reference),
+  // Type of what layers hand to products, and of the weights of products: float32 (cpu, reference),
   // bfloat16 (cuda), float64 (the reference, if tests ask for it).
   virtual DType activation_dtype() const = 0;
-  // Of the stream of residuals and of its gradients.
+  // Type of the stream of residuals and of its gradients.
   virtual DType residual_dtype() const = 0;
 
   // Memory, aligned for any op; its contents are undefined.

@@ -1,5 +1,5 @@
-// What a profile must not cost, whatever its target: what the held-out documents and the needles in
-// them say of it decides whether it may be stored.
+// The promises of a profile, whatever its target. The held-out documents and the needles in them
+// decide whether it may be stored.
 #pragma once
 
 #include "absl/status/status.h"
@@ -21,16 +21,16 @@ inline constexpr double kMaxLossPercent = 3.0;
 //       Metadata: increase and max_increase in percent, needles_full, needles_kept.
 absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evidence);
 
-// Whether dynamic thresholds read no more on the held-out documents and cost no more perplexity:
-// then a request does better without the profile. Never of a model without a predictor.
+// True if dynamic thresholds read no more on the held-out documents and cost no more perplexity.
+// Then a request does better without the profile. Never of a model without a predictor.
 bool DynamicDominates(const ProfileEvidence& evidence);
 
-// Whether a profile that Calibrate made must not become the newest one by itself, since requests
-// without it have it better: dynamic thresholds dominate, or it keeps the target
-// dynamic_union_density and loses needles. Never with allow_loss.
+// True if a profile that Calibrate made must not become the newest one by itself: dynamic
+// thresholds dominate it, or it keeps the target dynamic_union_density and loses needles. Never
+// with allow_loss.
 bool ToBeStaged(const CalibrationJob& job, const ProfileEvidence& evidence);
 
-// Of both kinds together; zeros if none were hidden.
+// Needles of both kinds together; zeros if none were hidden.
 NeedleHits AllNeedles(const ProfileEvidence& evidence);
 
 // `failure`, of JudgePromises, JudgeHeldOut or a search, with the nearest request that would pass

@@ -58,7 +58,7 @@ class Deck {
   size_t next_ = 0;
 };
 
-// Without the commonest tenth and the rarest half, if enough are left.
+// The ids without the commonest tenth and the rarest half, if enough are left.
 Tokens UsableIds(std::span<const Tokens> text, std::span<const Tokens> vocabulary,
                  const RetrievalOptions& options) {
   std::map<int32_t, int64_t> counts;
@@ -82,7 +82,7 @@ Tokens UsableIds(std::span<const Tokens> text, std::span<const Tokens> vocabular
           ids.begin() + static_cast<std::ptrdiff_t>(last)};
 }
 
-// Of all windows; empty where there are too few ids.
+// Needles of ids for all windows; empty where there are too few ids.
 std::vector<Needles> NeedlesOfIds(const Tokens& ids) {
   std::vector<Needles> windows;
   if (ids.size() < kNeedleIds) return windows;
@@ -102,7 +102,7 @@ std::vector<Needles> NeedlesOfIds(const Tokens& ids) {
   return windows;
 }
 
-// Of all windows; empty where the model reads no text.
+// Needles of sentences for all windows; empty where the model reads no text.
 std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
   std::vector<Needles> windows;
   if (!options.tokenize) return windows;

@@ -2,9 +2,9 @@
 // attention finds.
 //
 // The window ends with a question and its answer, which a model foretells if it attends to the
-// needle. Of a model that reads text, needles are sentences (calibration/needles/needle.h). Of any
-// other model they are a key and a value of token ids, and the question is the key once more: to
-// answer is to copy what came after it. These ids are some that the text itself uses, neither its
+// needle. For a model that reads text, needles are sentences (calibration/needles/needle.h). For
+// any other model they are a key and a value of token ids, and the question is the key once more:
+// the answer copies what came after it. These ids are some that the text itself uses, neither its
 // commonest nor, where there are enough, its rarest; a window has none of them in two places of its
 // needles. All keys begin with one marker, so that up to its own key a question looks like every
 // needle of its window.

@@ -1,4 +1,4 @@
-// What calibration keeps of the scores, per layer and query head: a histogram of S = s * <q, k>, in
+// The scores as calibration keeps them, per layer and query head: a histogram of S = s * <q, k>, in
 // which the pair (row of t keys, key) weighs 1/t; and the sum over rows of the row mean of the gate
 // m (eta-semantics.md, "Profile"; the paper's Algorithm 1). So every row weighs 1.
 #pragma once

@@ -1,4 +1,4 @@
-// What the health service (grpc.health.v1) says, and the thread that finds it out.
+// The answers of the health service (grpc.health.v1), and the thread that finds them out.
 //
 // Ready: from Begin until NotReady, while a device works. Alive: while the step loop of every
 // device that works moves, a device works, and new connections are answered. Neither asks how full

@@ -1,4 +1,4 @@
-// Whether the step loop is alive: steps must end while there is work. Not thread-safe.
+// Tells whether the step loop is alive: steps must end while there is work. Not thread-safe.
 #pragma once
 
 #include <chrono>

@@ -26,7 +26,7 @@ class ThrottledRelay {
     int64_t burst_bytes;  // what may pass at once after a quiet time; at least kTurnBytes
   };
 
-  // What one client may say before it is the next one's turn.
+  // Bytes that one client may send before it is the next one's turn.
   static constexpr size_t kTurnBytes = 1024;
 
   explicit ThrottledRelay(Rate rate) : rate_(rate), left_(rate.burst_bytes) {}

@@ -1,4 +1,4 @@
-// Where the thresholds of a model that is adapted start: fitted to what its attention does before.
+// Start values of the thresholds of a model that is adapted: fitted to its attention before that.
 #pragma once
 
 #include <cstdint>

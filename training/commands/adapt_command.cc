@@ -23,7 +23,7 @@
 namespace eta::training {
 namespace {
 
-// Of the steps over which the gate grows: so many until the sparsity weight is steered.
+// The sparsity weight is steered after the steps over which the gate grows, times this.
 constexpr double kSettling = 1.25;
 
 struct AdaptCommand {

@@ -1,6 +1,7 @@
-// What a run trains on: numbered sequences of T + 1 tokens, cut from texts in an order that the
-// seed makes, with retrieval tasks among them. A sequence depends on its number alone, so the
-// position in the data is one number, and a run that is resumed sees what it would have seen.
+// The sequences that a run trains on: numbered sequences of T + 1 tokens, cut from texts in an
+// order that the seed makes, with retrieval tasks among them. A sequence depends on its number
+// alone, so the position in the data is one number, and a run that is resumed sees what it would
+// have seen.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a model in training is worth as the server would run it: perplexity with full and with
-// sparse attention, densities, needles, on texts that it is not trained on. It is eta-eval's
+// Measures a model in training as the server would run it: perplexity with full and with sparse
+// attention, densities and needles, on texts that it is not trained on. It is eta-eval's
 // measurement, through the server's own kernels.
 #pragma once
 

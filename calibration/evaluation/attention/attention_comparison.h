@@ -1,5 +1,5 @@
-// What every comparison of ways of attending over a text begins with: its flags, and what they
-// name, loaded.
+// The common beginning of comparisons of ways of attending over a text: the flags, and the model
+// and ways that they name.
 #pragma once
 
 #include <cstdint>

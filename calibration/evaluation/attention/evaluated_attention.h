@@ -55,9 +55,9 @@ struct AttentionSettings {
   std::optional<int32_t> block_size;  // [4, 128], a multiple of 4
   std::optional<IndexKind> index;
 
-  // These, and where they are absent the other ones.
+  // These settings; where one is absent, the other's.
   AttentionSettings Or(const AttentionSettings& other) const;
-  // Whether any is there that full attention does not read.
+  // True if a setting is there that full attention does not read.
   bool of_sparse_attention() const;
 };
 

@@ -1,4 +1,4 @@
-// What a way of attending reads to choose its blocks, counted for all of them alike.
+// Counts the bytes that a way of attending reads to choose its blocks, for all ways alike.
 #pragma once
 
 #include <cstdint>

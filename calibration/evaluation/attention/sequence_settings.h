@@ -1,4 +1,4 @@
-// How a sequence is run through a model to measure one way of attending.
+// Settings of a sequence that is run through a model to measure one way of attending.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace eta {
 
-// Of a sequence of `tokens` tokens. The attention's profile and `special_ids`, the ids of control
-// tokens in ascending order, must outlive the use of what is returned.
+// The settings of a sequence of `tokens` tokens. The attention's profile and `special_ids`, the ids
+// of control tokens in ascending order, must outlive the use of what is returned.
 SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
                                     std::span<const int32_t> special_ids, const ModelConfig& config,
                                     int64_t tokens);
 
-// Whether the rows of a prompt are computed alike, so that sequences of these two can go on from
-// one prompt: the gate's thresholds, the cache and tempered keys are the same, and both read all of
-// it.
+// True if the rows of a prompt are computed alike, so that sequences of both can go on from one
+// prompt: the gate's thresholds, the cache and tempered keys are the same, and both read the whole
+// prompt.
 bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b);
 
 }  // namespace eta

@@ -28,9 +28,9 @@ absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::stri
 absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::string& field,
                                       std::initializer_list<const char*> choices, size_t absent);
 
-// Reads offset, z, pinned_blocks, rescue_chunk and floor. Of what came after the paper, all of
-// which may be absent: sink_blocks (0), reads (own), thresholds (given), relative_c (required with
-// relative thresholds).
+// Reads offset, z, pinned_blocks, rescue_chunk and floor. Fields that came after the paper may be
+// absent: sink_blocks (0), reads (own), thresholds (given), relative_c (required with relative
+// thresholds).
 absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata);
 
 // Reads block_size and sub_block into `geometry`.

@@ -10,7 +10,7 @@
 
 namespace eta {
 
-// Opens a case. Who may write to the file does not matter, since nothing in it is run or served.
+// Opens a case. The file may be writable for anybody: nothing in it is run or served.
 absl::StatusOr<SafetensorsFile> OpenCase(const std::string& path);
 
 // The size of a dimension that FindTensor does not check.

@@ -1,6 +1,5 @@
-// What index_metric.safetensors says of a model's queries and keys (eta-semantics.md, "Index
-// kinds"), measured on text: per layer and KV head the second moment of the post-RoPE queries of
-// its query heads, and the mean post-RoPE key.
+// Measures index_metric.safetensors on text (eta-semantics.md, "Index kinds"): per layer and KV
+// head the second moment of the post-RoPE queries of its query heads, and the mean post-RoPE key.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a model retrieves under several ways of attending: hits over the same windows.
+// Measures what a model retrieves under several ways of attending: hits over the same windows.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct NeedleEvaluationOptions {
   // question.
   int32_t prefill = 0;
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  // What runners run through; needed by rivals, none of which chooses afterwards.
+  // The backend that runners run through. Rivals need it; none of them chooses afterwards.
   RivalBackend* rivals = nullptr;
   // Rows of a prompt that rivals with a memory watch, evenly spread; 0: all.
   int32_t watched_rows = 0;
@@ -36,7 +36,8 @@ struct NeedleScore {
   std::vector<bool> hits;      // by window: every token of the answer was the most likely one
   double answer_loss = 0.0;    // nats per token of the answers
   double union_density = 1.0;  // of the decode rows
-  // Of those in front of the question, and of those from it on; 1 where there are none.
+  // Densities of the decode rows in front of the question, and of those from it on; 1 where there
+  // are none.
   NeedleDensities routine;
   NeedleDensities query;
 };

@@ -26,7 +26,7 @@ struct PerplexityOptions {
   int32_t prefill = 0;
   bool recall = true;                         // costs one more read of every key
   std::span<const int32_t> special_ids = {};  // ascending; may be tempered
-  // What runners run through; needed by rivals, none of which chooses afterwards.
+  // The backend that runners run through. Rivals need it; none of them chooses afterwards.
   RivalBackend* rivals = nullptr;
   double mass = 0.0;  // share of the decode rows that are measured against full attention
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty

@@ -1,4 +1,4 @@
-// What chosen decode rows would have had from full attention (eta-semantics.md, "What is counted").
+// Measures chosen decode rows against full attention (eta-semantics.md, "What is counted").
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace eta {
 
-// Of the measured rows and layers, each the mean over its query heads.
+// Over the measured rows and layers; the value of each is the mean over its query heads.
 struct ShadowSummary {
   int64_t rows = 0;
   double mass = 0.0;        // mean mass kept

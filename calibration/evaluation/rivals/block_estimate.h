@@ -1,4 +1,4 @@
-// What a block's record says of the scores of its keys, for one query head (eta-semantics.md,
+// Estimates the scores of a block's keys from its record, for one query head (eta-semantics.md,
 // "Selection", step 1, and "Relative thresholds"), from the record as a backend gives it back.
 #pragma once
 

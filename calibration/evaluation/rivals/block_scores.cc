@@ -59,7 +59,7 @@ void Scores(const float* columns, size_t stride, std::span<const float> q, float
   }
 }
 
-// What Exp takes, and gives neither infinity nor a denormal number, which is slow.
+// Exp of numbers within this bound is neither infinite nor a denormal number, which is slow.
 constexpr float kMostExponent = 87.0f;
 
 // REQUIRES: a multiple of the lanes.
@@ -102,7 +102,7 @@ HWY_EXPORT(Scores);
 HWY_EXPORT(Temper);
 HWY_EXPORT(LogSumExp);
 
-// Of the keys of a block, and of as many columns behind them as fill a vector.
+// Scores of the keys of a block, padded with columns that fill the last vector.
 class PaddedScores {
  public:
   PaddedScores(const KeyColumns& keys, std::span<const float> q, float softmax_scale)

@@ -93,7 +93,8 @@ struct RowBlocks {
   std::span<const float> high(int32_t ordinal) const {
     return layer.high(Physical(ordinal), kv_head);
   }
-  // Those of the block that the row sees: all of a full block, of the last one those up to its own.
+  // The keys of the block that the row sees: all of a full block, those up to its own of the last
+  // one.
   KeyColumns keys(int32_t ordinal) const;
 
  private:

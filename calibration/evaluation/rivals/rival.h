@@ -23,11 +23,11 @@ struct RivalHead {
   const RowBlocks& blocks;  // of its row and KV head
 };
 
-// What a rule keeps of a sequence's earlier rows, for one layer and query head: a number per block,
+// A rule's memory of a sequence's earlier rows, for one layer and query head: a number per block,
 // the last one included. It is empty before the first row.
 using RivalMemory = std::vector<double>;
 
-// Whether every head reads full block `ordinal` of `count`: a sink or one of the last.
+// True if every head reads full block `ordinal` of `count`: a sink or one of the last.
 inline bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t count) {
   return ordinal < options.sink_blocks || ordinal >= count - options.pinned_blocks;
 }

@@ -22,16 +22,17 @@ class RivalBackend : public ForwardingBackend {
   // `num_threads` choose at a time, at least 1.
   RivalBackend(std::shared_ptr<Backend> backend, int num_threads);
 
-  // Who chooses from the next sequence's beginning on; null: the backend itself. One that remembers
-  // serves one sequence at a time, which begins at position 0.
+  // The rival chooses from the next sequence's beginning on; null: the backend itself does. One
+  // that remembers serves one sequence at a time, which begins at position 0.
   void Use(std::shared_ptr<const Rival> rival);
 
-  // For sequences that share a prompt: what all of these need is kept from the next sequence's
-  // beginning on, and those that remember watch the rows whose position is a multiple of `stride`.
-  // The rows must be full attention's until Choose.
+  // For sequences that share a prompt. From the next sequence's beginning on, all parts that these
+  // rivals need are kept, and those that remember watch the rows whose position is a multiple of
+  // `stride`. The rows must be full attention's until Choose.
   void Prepare(const std::vector<std::shared_ptr<const Rival>>& rivals, int32_t stride = 1);
-  // Who chooses from the next row on: one of those that were prepared, or null, the backend itself.
-  // Each one that remembers does so from what it had watched at the first call after Prepare.
+  // The rival chooses from the next row on: one of those that were prepared, or null for the
+  // backend itself. Each one that remembers does so from what it had watched at the first call
+  // after Prepare.
   void Choose(std::shared_ptr<const Rival> rival);
 
   // Collects bounds of every row at or behind `first_position` whose position is a multiple of

@@ -12,7 +12,7 @@ namespace eta {
 
 struct FolderProfile {
   std::map<int64_t, ProfilePtr> versions;  // at least one
-  // Those of another schema, and why they are refused: PROFILE_SCHEMA_MISMATCH, naming the file. Of
+  // Profiles of another schema, each with its error: PROFILE_SCHEMA_MISMATCH, naming the file. Of
   // their content the model alone is known.
   std::map<int64_t, absl::Status> refused;
   // Each names one of the versions for each of the models that it names.

@@ -1,5 +1,5 @@
-// What a choice of blocks misses: blocks, and keys, that reach the row's threshold and that a head
-// does not attend to.
+// Counts what a choice of blocks misses: blocks and keys that reach the row's threshold, and that a
+// head does not attend to.
 #pragma once
 
 #include <cstdint>

@@ -134,13 +134,13 @@ class Pareto {
     Table table = {.name = "pareto",
                    .title = "Reads against quality",
                    .method =
-                       "Perplexity of the second half of each window, decoded. Recall: of the keys "
-                       "at or above their threshold, those that the head attends to. Missed: of "
-                       "the blocks that hold such a key (with relative thresholds: that reach it "
-                       "with their mass) and are not always read, those that it does not attend "
-                       "to; of one row in eight. "
-                       "Needles: windows of which every token of the answer was the likeliest "
-                       "(Wilson's interval), all before the question a prompt.",
+                       "Perplexity of the second half of each window, decoded. Recall: the share "
+                       "of the keys at or above their threshold that the head attends to. Missed: "
+                       "the share of the blocks with such a key that the head does not attend to, "
+                       "blocks that are always read left out, on one row in eight; with relative "
+                       "thresholds a block counts that reaches the threshold with its mass. "
+                       "Needles: the share of windows in which every token of the answer was the "
+                       "likeliest (Wilson's interval), all before the question a prompt.",
                    .paper = "Table 3 and its appendix, 1.45B, C4 at 2048 tokens",
                    .counted = "tokens",
                    .settings = {{"text", text.name},

@@ -109,7 +109,7 @@ class Trials {
   }
 
  private:
-  // Of the text from a random token on, and from its front again at its end.
+  // Tokens of the text from a random one on; at its end it goes on from the front.
   std::vector<int32_t> Filler(size_t count, Draws& draws) const {
     std::vector<int32_t> filler;
     size_t at = static_cast<size_t>(draws.Below(text_.size()));
@@ -137,12 +137,11 @@ class Ruler {
         .title = "Retrieval by kind and length",
         .method = absl::StrCat(
             "Shares of trials in which every token of the answer was the likeliest, those before "
-            "it given; Wilson's intervals. All but the last ",
-            kRoutineRows, " rows in front of the question are a prompt; H2O's sums are over ",
+            "it given (Wilson's intervals). All but the last ",
+            kRoutineRows, " rows in front of the question are a prompt. H2O adds up at most ",
             kWatchedRows,
-            " of its rows, evenly spread, where it is longer. Routine: rows in front of the "
-            "question; "
-            "query: from it on."),
+            " of its rows, evenly spread. Routine: the rows in front of the question. Query: the "
+            "rows from it on."),
         .paper = "RULER suite, 1.45B",
         .counted = "trials of each kind",
         .keys = {"length", "attention"},

@@ -146,11 +146,10 @@ absl::StatusOr<Table> MeasureAlignment(TableBench& bench) {
       .title = "Sparse against full attention: residual stream and logits",
       .method = absl::StrCat(
           "Every row from ", sample->rows.first,
-          " on is a decode row, of full attention too. cosine: of the residual stream behind a "
-          "layer, or of logits; shift: |full - sparse| / |full|; kl: KL(full || sparse) of the "
-          "next "
-          "token; top_1: the most likely token is the same. floor=none and z=2 are the paper's "
-          "form. ",
+          " on is a decode row, of full attention too. cosine: between the two residual streams "
+          "behind a layer, or between the logits. shift: |full - sparse| / |full|. kl: KL(full || "
+          "sparse) of the next token. top_1: the share of rows whose most likely token is the "
+          "same. floor=none and z=2 are the paper's form. ",
           SampleText(*sample), " ", kWindowIntervals),
       .paper =
           "its table of residual stream alignment: 126M parameters, C4, the mean over 12 "

@@ -123,11 +123,12 @@ absl::StatusOr<Table> MeasureIndex(TableBench& bench) {
       .name = "index",
       .title = "What an index misses and admits needlessly",
       .method = absl::StrCat(
-          "The bound alone decides of full blocks: none is a sink, pinned or rescued. False "
-          "negatives: of the blocks with a key at or above the threshold, those rejected; false "
-          "positives: of the others, those admitted; recall: keys at or above the threshold in "
-          "admitted blocks or the tail; missed mass: full attention's softmax in rejected blocks; "
-          "attended: keys of admitted blocks and the tail over all. ",
+          "The bound alone decides on full blocks: none is a sink, pinned or rescued. False "
+          "negatives: the share of the blocks with a key at or above the threshold that are "
+          "rejected. False positives: the share of the other blocks that are admitted. Recall: the"
+          " share of the keys at or above the threshold that lie in admitted blocks or the tail. "
+          "Missed mass: the share of full attention's softmax in rejected blocks. Attended: the "
+          "share of all keys in admitted blocks and the tail. ",
           ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
       .paper = "its table of variance dilution: 1.45B parameters, FineWeb, 2048 tokens",
       .counted = "rows of a head",

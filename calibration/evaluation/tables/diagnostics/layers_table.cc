@@ -12,7 +12,7 @@
 namespace eta {
 namespace {
 
-// What one window of decode rows came to in one layer: sums over rows, and their numbers.
+// Sums over the decode rows of one window in one layer, and their numbers.
 struct LayerDensities {
   std::vector<double> active;    // [HQ]; of recorded rows
   std::vector<double> attended;  // [HQ]; of all rows
@@ -165,13 +165,12 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
   Table table = {
       .name = "layers",
       .title = "Density by layer and head",
-      .method = absl::StrCat("Of decode rows with the model's defaults. Active: keys at or above "
-                             "the threshold over T, of "
-                             "chosen rows; head and union: tokens attended and tokens read over T, "
-                             "blocks being whole; "
-                             "least and most: of the layer's heads, tokens attended. ",
-                             ThresholdText(bench.config()), " ", SampleText(*sample), " ",
-                             kWindowIntervals),
+      .method = absl::StrCat(
+          "Decode rows attend with the model's defaults. Active: the share of the T keys that are "
+          "at or above the threshold, on chosen rows. Head and union: tokens attended and tokens "
+          "read over T, in whole blocks. Least and most: the heads of the layer that attend to the "
+          "fewest and to the most tokens. ",
+          ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
       .paper = "its section on layers: layer 0 keeps about 96 % active, of 1.45B parameters",
       .counted = "decode rows",
       .keys = {"layer"}};

@@ -56,8 +56,9 @@ absl::StatusOr<Table> MeasureMasking(TableBench& bench) {
       .name = "masking",
       .title = "Keys below the threshold, before and after the gate",
       .method = absl::StrCat(
-          "Of full attention: the keys of a row and head with S < tau, its own excepted. Additive: "
-          "the paper's strict mask, S + 100 (m - 1), on the same scores. ",
+          "Full attention. The keys below the threshold are those of a row and head with S < tau, "
+          "its own excepted. Additive: the paper's strict mask, S + 100 (m - 1), on the same "
+          "scores. ",
           SampleText(*sample), " ", kWindowIntervals),
       .paper =
           "its table of masking formulations: 126M parameters, 24 sequences of 1024 tokens of "

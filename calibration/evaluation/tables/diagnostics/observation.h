@@ -1,4 +1,4 @@
-// What diagnostic tables run a model over, and how its rows are looked at.
+// The windows that diagnostic tables run a model over, and the rows that they look at.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct DiagnosticSample {
   int64_t Rows() const { return RowsOfWindow() * static_cast<int64_t>(windows.size()); }
 };
 absl::StatusOr<DiagnosticSample> TakeSample(const TableBench& bench);
-// Of how many windows, tokens and rows: for Table::method.
+// The numbers of windows, tokens and rows as a sentence, for Table::method.
 std::string SampleText(const DiagnosticSample& sample);
 
 // Begins a window of `rows` tokens that attends like this.

@@ -56,8 +56,8 @@ absl::StatusOr<Table> MeasureSinks(TableBench& bench) {
       .name = "sinks",
       .title = "Mass on the first four tokens",
       .method = absl::StrCat(
-          "Of full attention's softmax, before and after the gate; uniform: 4 / T, what even "
-          "weights have. A window begins where a text is cut. ",
+          "The share of full attention's softmax on the first four tokens, before and after the "
+          "gate. uniform: 4 / T, what even weights have. A window begins where a text is cut. ",
           SampleText(*sample), " ", kWindowIntervals),
       .paper = "its section on sinks: more than 50 % in dense models, less than 2 % under ETA",
       .counted = "rows of a head",

@@ -52,12 +52,12 @@ absl::StatusOr<Table> MeasureTail(TableBench& bench) {
       .name = "tail",
       .title = "How far the values of pruned keys cancel",
       .method = absl::StrCat(
-          "Pruned: the keys of a row and head with S < tau, its own excepted. The distance of "
-          "their values' mean from the mean of all values of the row, over the root of the trace "
-          "of the values' covariance. subset: of m of the pruned keys, root mean square over all "
-          "choices; finite: what m of all T keys would have, 1/sqrt(m) with the factor for "
-          "drawing without replacement; whole: of all that a row prunes, where that is about m; "
-          "weighted: likewise, weighed as full attention weighs them. ",
+          "Pruned are the keys of a row and head with S < tau, its own excepted. The numbers are "
+          "the distance of their values' mean from the mean of all values of the row, over the "
+          "root of the trace of the values' covariance. subset: the root mean square over all "
+          "choices of m pruned keys. finite: the same for m of all T keys, 1/sqrt(m) with the "
+          "factor for drawing without replacement. whole: all that a row prunes, where that is "
+          "about m. weighted: the same, with values weighed as full attention weighs them. ",
           ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
       .paper = "its table that verifies the proposition on the uniform floor: 1.45B parameters, C4",
       .counted = "rows of a head",

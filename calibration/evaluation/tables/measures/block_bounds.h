@@ -36,7 +36,8 @@ class BlockBounds {
                                         const BoundSpec& spec);
 
   int32_t block_size() const { return spec_.block_size; }
-  // Of the blocks that are full for a row of T keys, [floor(T / b)], scaled as scores are.
+  // The bounds of the blocks that are full for a row of T keys, [floor(T / b)], scaled as scores
+  // are.
   std::vector<float> Row(const RecordedRow& row, int32_t head) const;
 
  private:

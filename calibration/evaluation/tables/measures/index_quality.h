@@ -1,5 +1,5 @@
-// What an index sees of the keys above the threshold (the paper's table "Effect of variance
-// dilution"): the bound alone decides, so that no block is a sink, pinned or rescued.
+// Measures how well an index finds the keys above the threshold (the paper's table "Effect of
+// variance dilution"). The bound alone decides: no block is a sink, pinned or rescued.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline constexpr size_t kAttended = 7;       // keys in admitted blocks and the 
 inline constexpr size_t kIndexTerms = 8;     // rows and heads: terms of the last two
 inline constexpr size_t kIndexSums = 9;
 
-// Of each of `indices`, over the same rows: [indices][kIndexSums].
+// The sums of each of `indices` over the same rows, [indices][kIndexSums].
 std::vector<std::vector<double>> IndexQualitySums(const RecordedWindow& window,
                                                   const RecordedLayer& layer,
                                                   std::span<const BlockBounds> indices);

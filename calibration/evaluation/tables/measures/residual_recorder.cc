@@ -41,8 +41,8 @@ void ResidualRecorder::Keep(const TensorView& residual, size_t layer) {
   }
 }
 
-// What leaves a layer is what the next one norms first, and the last one's what the final norm
-// takes, in as many calls as there are blocks of logits.
+// The output of a layer is the first input that the next layer norms. That of the last layer is the
+// input of the final norm, in as many calls as there are blocks of logits.
 void ResidualRecorder::RmsNorm(const RmsNormParams& params) {
   const int32_t call = norms_++;
   if (call >= 2 * num_layers_) {

@@ -19,7 +19,7 @@ inline constexpr size_t kSinkUniform = 2;  // 4 / T: what even weights would giv
 inline constexpr size_t kSinkTerms = 3;
 inline constexpr size_t kSinkSums = 4;
 
-// Of rows with at least kSinkTokens keys before their own.
+// Sums over the rows with at least kSinkTokens keys before their own.
 std::vector<double> SinkMassSums(const RecordedWindow& window, const RecordedLayer& layer);
 
 }  // namespace eta

@@ -1,6 +1,7 @@
-// How far the values of pruned keys cancel (the paper's proposition on the uniform floor, its
-// assumption A2, and the table that verifies it): the distance of their mean from the mean of all
-// values of the row, |v_P - mu| / sqrt(tr Sigma), which is 1 / sqrt(m) for m uncorrelated values.
+// Measures how far the values of pruned keys cancel (the paper's proposition on the uniform floor,
+// its assumption A2, and the table that verifies it). The measure is the distance of their mean
+// from the mean of all values of the row, |v_P - mu| / sqrt(tr Sigma). It is 1 / sqrt(m) for m
+// uncorrelated values.
 //
 // P of a row and head: the keys s < t with S < tau_eff. mu and Sigma, the covariance, are those of
 // the values of keys 0 .. t.
@@ -19,13 +20,13 @@ namespace eta {
 inline constexpr std::array<int32_t, 9> kTailSizes = {16, 32, 64, 128, 256, 384, 512, 1024, 2048};
 
 enum class TailNorm {
-  // Of subsets of m of the pruned keys: the root of the mean square over all such subsets, in
-  // closed form. Rows that prune at least m.
+  // The root of the mean square over all subsets of m of the pruned keys, in closed form. Rows that
+  // prune at least m.
   kSubset,
-  // What subsets of m of all T keys have, since they are drawn without replacement:
-  // sqrt((T - m) / (m * (T - 1))). The same rows.
+  // The same rows, with subsets of m of all T keys, drawn without replacement: the root of (T - m)
+  // / (m * (T - 1)).
   kFinite,
-  // Of all that a row prunes, where that is m, in [m / sqrt(2), m * sqrt(2)).
+  // The distance of all that a row prunes, for rows that prune [m / sqrt(2), m * sqrt(2)) keys.
   kWhole,
   // Likewise, and the mean weighs values as full attention's softmax does.
   kWeighted

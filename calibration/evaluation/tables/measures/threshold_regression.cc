@@ -7,8 +7,8 @@ namespace eta {
 namespace {
 
 constexpr size_t kTarget = kMomentSize - 1;
-// Below these shares what is left is rounding: of its own variance, what a statistic adds to
-// others; of its own square, its variance.
+// What lies below these shares is rounding: what a statistic adds to others, as a share of its own
+// variance, and its variance, as a share of its own square.
 constexpr double kLeastShare = 1e-9;
 constexpr double kLeastVariance = 1e-13;
 

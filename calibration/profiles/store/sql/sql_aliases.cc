@@ -42,7 +42,8 @@ absl::StatusOr<std::vector<AliasRow>> AliasRows(SqlSession& session, const Tenan
 
 int64_t AliasedVersion(const std::vector<AliasRow>& rows, const std::string& alias,
                        const std::string& model) {
-  // What was set for the model goes before what was set for every model; then the highest.
+  // An alias that was set for the model goes before one that was set for every model; then the
+  // highest version.
   std::tuple<bool, int64_t> best;
   for (const AliasRow& row : rows) {
     const bool of_model = !row.fingerprint.empty() && row.fingerprint == model;

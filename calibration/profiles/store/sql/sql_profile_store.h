@@ -68,7 +68,7 @@ class SqlProfileStore final : public ProfileStore {
                                 Inserted& inserted) const;
   absl::StatusOr<int64_t> Select(SqlSession& session, const Tenant& tenant, const std::string& name,
                                  const ProfileSelector& selector) const;
-  // What keep_versions leaves no room for, once `added` more are there.
+  // The versions that keep_versions leaves no room for, once `added` more are there.
   absl::StatusOr<SurplusVersions> Surplus(SqlSession& session, const Tenant& tenant,
                                           const std::string& name, const std::string& model,
                                           bool staged, int added) const;
@@ -89,7 +89,7 @@ class SqlProfileStore final : public ProfileStore {
   std::optional<int64_t> seen_revision_;  // of the poll thread
   mutable Mutex mutex_;
   std::map<std::string, ProfileUse> uses_ GUARDED_BY(mutex_);  // by tenant
-  // Who is not there has stored nothing.
+  // True: a tenant that is not in uses_ has stored nothing.
   bool uses_complete_ GUARDED_BY(mutex_) = false;
   PollThread poll_;  // last, so that it stops first
 };

@@ -1,5 +1,5 @@
-// What an SQL store knows of the versions of one profile, without reading records: statements
-// inside a transaction of its tenant. A version number of 0 means that there is none.
+// Statements on the versions of one profile in an SQL store that read no records, inside a
+// transaction of its tenant. A version number of 0 means that there is none.
 #pragma once
 
 #include <cstdint>
