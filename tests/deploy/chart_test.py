@@ -129,7 +129,7 @@ def settings(arguments):
     """What eta-server makes of a command line. The model's folder is that of the repository, and a
     build without CUDA takes its other backend."""
     arguments = [re.sub("^--model=.*", f"--model={ROOT}/models/eta-27m", a) for a in arguments]
-    if "cuda" not in server_help():
+    if not re.search(r"--backend TEXT:\{[^}]*cuda", server_help()):
         arguments = [a.replace("--backend=cuda", "--backend=cpu") for a in arguments]
     ran = subprocess.run([SERVER, *arguments, "--print_config"], capture_output=True, text=True)
     if ran.returncode != 0:
