@@ -7,7 +7,8 @@
 lines        newlines of sources (.h .cc .cu .cuh) in the product's folders; of sources and scripts
              (.py .sh) in tests
 files        what git tracks
-Markdown     bytes of .md, but for pages of results and tables that a program writes
+Markdown     bytes of .md, but for pages of results, the page of flags, which a program writes, and the
+             table of bad inputs
 sink_blocks  files of the product outside kernels, .proto among them, that name this setting: how far
              a setting of attention spreads
 rooms        of engine, and of calibration: a folder with all below it, and each unit (.h and .cc of one
@@ -29,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("kernels", "engine", "calibration", "training", "service", "proto")
 SOURCES = (".h", ".cc", ".cu", ".cuh")
-GENERATED = ("tests/bad_inputs.md", "deploy/metrics.md", "deploy/cves.md")
+TABLES = ("tests/bad_inputs.md", "service/options/flags.md")
 OPENED = ("engine", "calibration", "calibration/evaluation")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -67,7 +68,7 @@ def lines(files):
 
 def is_manual(path):
     results = path.endswith("RESULTS.md") or path.startswith("calibration/evaluation/results/")
-    return path.endswith(".md") and not results and path not in GENERATED
+    return path.endswith(".md") and not results and path not in TABLES
 
 
 def folder_of(path):
