@@ -133,7 +133,7 @@ absl::StatusOr<SampleSplit> SplitSamples(std::span<const std::vector<int32_t>> s
   const size_t sides = options.choice ? 3 : 2;
   if (cut.size() < sides) return TooFewDocuments(cut.size(), sides, split, options);
   // Held-out documents are dealt first. So they are the same with documents to choose on and
-  // without, and profiles of both are judged alike. It gives way only where too few would be left.
+  // without, and profiles of both are judged alike. They give way only where too few would be left.
   std::vector<size_t> all(cut.size());
   std::iota(all.begin(), all.end(), size_t{0});
   const double rest = 1.0 - options.held_out;
