@@ -19,11 +19,7 @@ double Mean(std::span<const float> values) {
 void DecodeMeter::Add(const PassOutcome& outcome) {
   for (const float loss : outcome.losses) loss_ += loss;
   losses_.insert(losses_.end(), outcome.losses.begin(), outcome.losses.end());
-  const AttentionStatistics& attention = outcome.attention;
-  const auto rows = static_cast<double>(attention.decode_rows);
-  head_ += attention.head_density * rows;
-  union_ += attention.union_density * rows;
-  rows_ += attention.decode_rows;
+  attention_.Add(outcome.attention);
   above_ = std::accumulate(outcome.above.begin(), outcome.above.end(), above_);
   above_admitted_ = std::accumulate(outcome.above_admitted.begin(), outcome.above_admitted.end(),
                                     above_admitted_);
@@ -62,11 +58,12 @@ std::optional<RetainedMass> DecodeMeter::Mass() const {
 
 DecodeMeasurement DecodeMeter::Measurement() const {
   const auto losses = static_cast<int64_t>(losses_.size());
-  DecodeMeasurement measurement{.rows = losses > 0 ? losses : rows_, .losses = losses_};
+  DecodeMeasurement measurement{.rows = losses > 0 ? losses : attention_.decode_rows,
+                                .losses = losses_};
   if (losses > 0) measurement.perplexity = std::exp(loss_ / static_cast<double>(losses));
-  if (rows_ > 0) {
-    measurement.head_density = head_ / static_cast<double>(rows_);
-    measurement.union_density = union_ / static_cast<double>(rows_);
+  if (attention_.decode_rows > 0) {
+    measurement.head_density = attention_.head_density();
+    measurement.union_density = attention_.union_density();
   }
   if (recall_) {
     measurement.recall =

@@ -41,9 +41,7 @@ class DecodeMeter {
 
   double loss_ = 0.0;
   std::vector<float> losses_;
-  double head_ = 0.0;
-  double union_ = 0.0;
-  int64_t rows_ = 0;
+  AttentionSums attention_;
   int64_t above_ = 0;
   int64_t above_admitted_ = 0;
   bool recall_ = false;

@@ -302,7 +302,7 @@ absl::StatusOr<uint64_t> StepEngine::SubmitPass(Pass pass, std::shared_ptr<PassS
 
   const uint64_t handle = queue_.NewHandle();
   run.handle = handle;
-  auto made = std::make_unique<PassRun>(std::move(run), info_.config, cache_->geometry());
+  auto made = std::make_unique<PassRun>(std::move(run), info_.config);
   RETURN_IF_ERROR(queue_.Join(std::move(made)));
   return handle;
 }

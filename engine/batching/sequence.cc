@@ -54,7 +54,8 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                options_.seed, tokens_),
       text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
             options_.request.stopping.include_stop, options_.request.output.special_tokens),
-      counter_(config, geometry) {
+      layers_(options_.request.output.layer_statistics ? static_cast<size_t>(config.num_layers)
+                                                       : 0) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
   tempered_.Append(tokens_);
   if (options_.attention.begin == Begin::kFull) full_from_ = 0;
@@ -108,7 +109,7 @@ void Sequence::AttendAt(int32_t position, SequenceRows& rows) const {
 }
 
 void Sequence::AddShadow(float mass, float error) {
-  counter_.AddShadow(mass, error);
+  attention_.Add({.shadow_row_layers = 1, .mass_kept_sum = mass, .output_error_sum = error});
   if (guarded()) mass_.Add(mass);
 }
 
@@ -250,7 +251,13 @@ FinishedEvent Sequence::Outcome() const {
     outcome.timing.first_token = *first_token_at_ - options_.arrival;
     outcome.timing.decode = last_token_at_ - *first_token_at_;
   }
-  outcome.attention = counter_.Statistics(options_.request.output.layer_statistics);
+  outcome.attention = attention_;
+  if (attention_.decode_rows > 0) outcome.layers = layers_;
+  const auto rows = static_cast<double>(attention_.decode_rows);
+  for (LayerDensity& layer : outcome.layers) {
+    layer.head_density /= rows;
+    layer.union_density /= rows;
+  }
   if (full_from_) outcome.full_from = std::max(0, *full_from_ + 1 - prompt_len_);
   return outcome;
 }

@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include "engine/batching/attention_counter.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
 #include "engine/request/observer.h"
@@ -98,9 +97,12 @@ class Sequence {
   // Rows [position, position + n) are in the cache; their prompt tokens' log-probabilities, if any,
   // go out with the progress report.
   void Advance(int32_t num_rows, std::vector<TokenDetail> prompt_logprobs);
-  // Counts of one decode row; rows that were counted before a preemption are not counted again.
+  // What its rows read; those of decode rows that were counted before a preemption are not counted
+  // again.
   bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
-  AttentionCounter& counter() { return counter_; }
+  void Count(const AttentionSums& sums) { attention_.Add(sums); }
+  // [L], summed over its decode rows, or empty where nobody asked for them.
+  std::span<LayerDensity> layers() { return layers_; }
   void CountedRow() { ++counted_rows_; }
   // The same of prompt rows: the first position that was not counted, and that rows before `end`
   // now are.
@@ -155,7 +157,8 @@ class Sequence {
   TemperedKeys tempered_;
   Sampler sampler_;
   TextStream text_;
-  AttentionCounter counter_;
+  AttentionSums attention_;
+  std::vector<LayerDensity> layers_;
   int32_t counted_rows_ = 0;
   int32_t prompt_counted_ = 0;
   MassEstimate mass_;                 // of guarded rows

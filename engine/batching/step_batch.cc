@@ -1,7 +1,6 @@
 #include "engine/batching/step_batch.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/system/failpoint.h"
 
@@ -73,56 +72,26 @@ absl::Status StepBatch::Finish() {
   return finished;
 }
 
-RowReads StepBatch::Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const {
-  const int32_t kv_len = rows.position + i + 1;
-  const Screening screening = Screened(rows, i);
-  RowReads reads;
-  for (int32_t layer = 0; layer < config().num_layers; ++layer) {
-    const int64_t row = int64_t{layer} * num_rows() + rows.row_begin + i;
-    const int64_t groups = row * config().num_kv_heads;
-    const RowCounts counts = {
-        .tokens_attended = tokens_attended_.data() + row * config().num_query_heads,
-        .tokens_read = tokens_read_.data() + groups,
-        .values_read = values_read_.data() + groups};
-    const RowReads layer_reads = counter.AddLayer(layer, counts, kv_len, screening);
-    reads.keys_attended += layer_reads.keys_attended;
-    reads.keys_read += layer_reads.keys_read;
-    reads.values_read += layer_reads.values_read;
-  }
-  counter.AddRow();
-  return reads;
+RowCounts StepBatch::CountsOf(int32_t row) const {
+  const int64_t groups = int64_t{row} * config().num_kv_heads;
+  return {.tokens_attended = tokens_attended_.data() + int64_t{row} * config().num_query_heads,
+          .tokens_read = tokens_read_.data() + groups,
+          .values_read = values_read_.data() + groups,
+          .stride = num_rows()};
 }
 
-PrefillReads StepBatch::CountPrefill(const SequenceRows& rows, int32_t position) const {
-  const int64_t layers = config().num_layers;
-  const int64_t heads = config().num_query_heads;
-  PrefillReads reads;
+AttentionSums StepBatch::Count(const SequenceRows& rows, int32_t i,
+                               std::span<LayerDensity> layers) const {
+  return CountDecodeRow(config(), geometry(), rows.attention, rows.position + i + 1,
+                        CountsOf(rows.row_begin + i), layers);
+}
+
+AttentionSums StepBatch::CountPrefill(const SequenceRows& rows, int32_t position) const {
+  AttentionSums sums;
   for (int32_t i = std::max(0, position - rows.position); i < rows.num_rows; ++i) {
-    int64_t attended = 0;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      const int64_t row = layer * num_rows() + rows.row_begin + i;
-      const int32_t* counts = tokens_attended_.data() + row * heads;
-      attended = std::accumulate(counts, counts + heads, attended);
-    }
-    const int64_t eligible = (int64_t{rows.position} + i + 1) * layers * heads;
-    ++reads.rows;
-    reads.keys_attended += attended;
-    reads.keys_eligible += eligible;
-    reads.density += static_cast<double>(attended) / static_cast<double>(eligible);
+    sums.Add(CountPrefillRow(config(), rows.position + i + 1, CountsOf(rows.row_begin + i)));
   }
-  return reads;
-}
-
-Screening StepBatch::Screened(const SequenceRows& rows, int32_t i) const {
-  const AttentionOptions& options = rows.attention;
-  const int32_t kv_len = rows.position + i + 1;
-  const int32_t full_blocks = kv_len / geometry().block_size;
-  // At most 1024 each.
-  const int32_t always = options.sink_blocks + options.pinned_blocks;
-  if (options.admit_all || full_blocks <= always) return {};
-  const int32_t others = full_blocks - always;
-  return {.records = full_blocks,
-          .keys = options.relative ? kv_len - others * geometry().block_size : 0};
+  return sums;
 }
 
 bool StepBatch::Prunes(const SequenceRows& rows, int32_t i) const {

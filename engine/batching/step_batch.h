@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/batching/attention_counter.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/request/attention_sums.h"
 
 namespace eta {
 
@@ -53,12 +53,12 @@ class StepBatch {
   absl::Status Finish();
   void Discard() { model_.Discard(); }
 
-  // After Finish, of decode row `i` of `rows`, which belong to this batch. Count adds up what the
-  // row read, and returns it over layers and heads; Screened is what selection read for it.
-  RowReads Count(const SequenceRows& rows, int32_t i, AttentionCounter& counter) const;
-  Screening Screened(const SequenceRows& rows, int32_t i) const;
-  // After Finish, of the rows of sparse prefill `rows` from the one at `position` on.
-  PrefillReads CountPrefill(const SequenceRows& rows, int32_t position) const;
+  // After Finish, of rows that belong to this batch. Count: what decode row `i` of `rows` read; its
+  // densities are added to `layers`, [L] or empty. CountPrefill: the rows of sparse prefill `rows`
+  // from the one at `position` on.
+  AttentionSums Count(const SequenceRows& rows, int32_t i,
+                      std::span<LayerDensity> layers = {}) const;
+  AttentionSums CountPrefill(const SequenceRows& rows, int32_t position) const;
   // Whether that row may leave blocks unread.
   bool Prunes(const SequenceRows& rows, int32_t i) const;
   int64_t weight_bytes() const { return static_cast<int64_t>(model_.weight_bytes()); }
@@ -67,6 +67,8 @@ class StepBatch {
   const int32_t* tokens_read() const { return tokens_read_.data(); }
 
  private:
+  RowCounts CountsOf(int32_t row) const;
+
   Model& model_;
   const KvCache& cache_;
   std::vector<int32_t> tokens_;

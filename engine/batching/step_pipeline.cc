@@ -347,16 +347,12 @@ void StepPipeline::CountPrefill(Step& step) {
   for (const Member& member : step.members) {
     if (!IsSparsePrefill(member.rows)) continue;
     Sequence& sequence = *member.sequence;
-    const PrefillReads reads = step.batch.CountPrefill(member.rows, sequence.prompt_counted());
+    const AttentionSums sums = step.batch.CountPrefill(member.rows, sequence.prompt_counted());
     sequence.CountedPrompt(member.rows.position + member.rows.num_rows);
-    sequence.counter().AddPrefill(reads);
-    if (observer_ == nullptr || reads.rows == 0) continue;
-    step.prefill_rows.push_back({.request = &sequence.request(),
-                                 .attention = &sequence.attention(),
-                                 .rows = reads.rows,
-                                 .keys_attended = reads.keys_attended,
-                                 .keys_eligible = reads.keys_eligible,
-                                 .density = reads.density});
+    sequence.Count(sums);
+    if (observer_ == nullptr || sums.prefill_rows == 0) continue;
+    step.prefill_rows.push_back(
+        {.request = &sequence.request(), .attention = &sequence.attention(), .sums = sums});
   }
 }
 
@@ -367,26 +363,20 @@ void StepPipeline::CountReads(Step& step) {
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       if (!member.sequence->Counts(member.rows.position + i)) continue;
       const int32_t kv_len = member.rows.position + i + 1;
-      const bool fallback = member.sequence->FallsBack(member.rows.position + i);
-      AttentionCounter& counter = member.sequence->counter();
-      const RowReads reads =
-          fallback ? counter.AddFallback(kv_len) : step.batch.Count(member.rows, i, counter);
-      const Screening screening = step.batch.Screened(member.rows, i);
-      member.sequence->CountedRow();
-      const KvGeometry& geometry = step.batch.geometry();
-      work.kv_bytes += reads.keys_read * KvKeyBytes(geometry) +
-                       reads.values_read * (KvTokenBytes(geometry) - KvKeyBytes(geometry));
+      Sequence& sequence = *member.sequence;
+      const AttentionSums sums =
+          sequence.FallsBack(member.rows.position + i)
+              ? CountFallbackRow(step.batch.config(), step.batch.geometry(), kv_len)
+              : step.batch.Count(member.rows, i, sequence.layers());
+      sequence.Count(sums);
+      sequence.CountedRow();
+      work.kv_bytes += sums.kv_bytes_read + sums.fallback_kv_bytes_read;
       if (observer_ == nullptr) continue;
-      step.decode_rows.push_back({.request = &member.sequence->request(),
-                                  .attention = &member.sequence->attention(),
+      step.decode_rows.push_back({.request = &sequence.request(),
+                                  .attention = &sequence.attention(),
                                   .row = member.rows.row_begin + i,
                                   .kv_len = kv_len,
-                                  .fallback = fallback,
-                                  .screened = screening.records,
-                                  .scored = screening.keys,
-                                  .keys_attended = reads.keys_attended,
-                                  .keys_read = reads.keys_read,
-                                  .values_read = reads.values_read});
+                                  .sums = sums});
     }
   }
   sampler_.Finish(step.number, work);

@@ -221,7 +221,7 @@ absl::Status PassLane::Settle(std::span<const Member> members, std::span<const R
         if (run.pass().top) run.AddTop(wanted->sample.logprob >= wanted->sample.top[0].logprob);
         ++wanted;
       }
-      if (rows.kind == RowKind::kDecode && run.AreNew(rows)) batch_.Count(rows, i, run.counter());
+      if (rows.kind == RowKind::kDecode && run.AreNew(rows)) run.Count(batch_.Count(rows, i));
     }
     if (!finite) {
       Fail(run, MakeError(absl::StatusCode::kInternal,

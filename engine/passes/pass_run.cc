@@ -16,8 +16,7 @@ void AddTo(std::vector<int64_t>& sums, std::span<const int64_t> more) {
 
 }  // namespace
 
-PassRun::PassRun(PassRunOptions options, const ModelConfig& config, const KvGeometry& geometry)
-    : options_(std::move(options)), counter_(config, geometry) {
+PassRun::PassRun(PassRunOptions options, const ModelConfig& config) : options_(std::move(options)) {
   if (pass().shadow) {
     const size_t row_layers = (pass().tokens.size() - static_cast<size_t>(pass().decode_from)) *
                               static_cast<size_t>(config.num_layers);
@@ -74,7 +73,8 @@ void PassRun::AddRecall(std::span<const int64_t> above, std::span<const int64_t>
 void PassRun::AddShadow(float mass, float error) {
   outcome_.mass.push_back(mass);
   outcome_.error.push_back(error);
-  if (std::isfinite(mass) && std::isfinite(error)) counter_.AddShadow(mass, error);
+  if (!std::isfinite(mass) || !std::isfinite(error)) return;
+  Count({.shadow_row_layers = 1, .mass_kept_sum = mass, .output_error_sum = error});
 }
 
 void PassRun::Advance(const SequenceRows& rows) {
@@ -91,7 +91,6 @@ void PassRun::Preempt() {
 }
 
 void PassRun::Finish(std::vector<uint64_t> cells) {
-  outcome_.attention = counter_.Statistics(/*with_layers=*/true);
   outcome_.cells = std::move(cells);
   options_.sink->OnEnded(std::move(outcome_));
   owed_ = false;

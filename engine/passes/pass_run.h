@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/batching/attention_counter.h"
 #include "engine/request/pass.h"
 #include "engine/request/tempered_keys.h"
 #include "kernels/batch.h"
@@ -28,7 +27,7 @@ struct PassRunOptions {
 
 class PassRun {
  public:
-  PassRun(PassRunOptions options, const ModelConfig& config, const KvGeometry& geometry);
+  PassRun(PassRunOptions options, const ModelConfig& config);
   // As of a Sequence.
   ~PassRun();
   PassRun(const PassRun&) = delete;
@@ -61,7 +60,7 @@ class PassRun {
            position + 1 < num_tokens();
   }
 
-  AttentionCounter& counter() { return counter_; }
+  void Count(const AttentionSums& sums) { outcome_.attention.Add(sums); }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
   void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
   // Of the next decode row, layer by layer.
@@ -79,7 +78,6 @@ class PassRun {
 
  private:
   PassRunOptions options_;
-  AttentionCounter counter_;
   PassOutcome outcome_;
   bool owed_ = false;
   int32_t measured_ = 0;  // rows [0, measured_) have added to the outcome

@@ -27,23 +27,18 @@ struct DecodeRowReport {
   const Request* request = nullptr;
   const ResolvedAttention* attention = nullptr;
   int32_t row = 0;
-  int32_t kv_len = 0;         // T
-  bool fallback = false;      // gone full (min_mass, begin): no row of `attention`
-  int32_t screened = 0;       // block records that selection looked at, per layer and KV head
-  int32_t scored = 0;         // keys that it scored, likewise; relative thresholds only
-  int64_t keys_attended = 0;  // over layers and query heads
-  int64_t keys_read = 0;      // over layers and KV heads
-  int64_t values_read = 0;    // likewise
+  int32_t kv_len = 0;  // T
+  AttentionSums sums;  // of this row
+
+  // Gone full (min_mass, begin): no row of `attention`.
+  bool fallback() const { return sums.fallback_rows > 0; }
 };
 
 // Rows of sparse prefill of one sequence that count.
 struct PrefillReport {
   const Request* request = nullptr;
   const ResolvedAttention* attention = nullptr;
-  int64_t rows = 0;
-  int64_t keys_attended = 0;  // over rows, layers and query heads
-  int64_t keys_eligible = 0;  // likewise
-  double density = 0.0;       // their quotient of each row, summed over rows
+  AttentionSums sums;  // of these rows
 };
 
 // A decode row in one layer that was measured against full attention (eta-semantics.md, "What is

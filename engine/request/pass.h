@@ -39,7 +39,7 @@ struct Pass {
 struct PassOutcome {
   std::vector<float> losses;            // nats, in row order
   std::vector<uint8_t> top;             // 0 or 1 beside each loss, if wanted
-  AttentionStatistics attention;        // of the decode rows, layers included
+  AttentionSums attention;              // of the decode rows
   std::vector<int64_t> above;           // [L, HQ], with recall: keys with S >= tau_eff ...
   std::vector<int64_t> above_admitted;  // [L, HQ]: ... and those of them in admitted blocks
   std::vector<float> mass;              // [decode rows, L], with shadow: mass kept, and ...

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/chat/chat.h"
+#include "engine/request/attention_sums.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
 #include "kernels/params.h"
@@ -179,41 +180,6 @@ struct DeltaEvent {
 
 enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength };
 
-// Attention of the decode rows of one request (eta-semantics.md, "What is counted"). The integers
-// are exact: those of several requests may be added up.
-struct LayerStatistics {
-  double head_density = 0.0;
-  double union_density = 0.0;
-};
-struct AttentionStatistics {
-  int64_t decode_rows = 0;  // the densities are means over them; 0: nothing was decoded
-  double head_density = 0.0;
-  double union_density = 0.0;
-  int64_t keys_attended = 0;   // admitted keys, summed over rows, layers and query heads
-  int64_t keys_eligible = 0;   // T, summed likewise
-  int64_t keys_read = 0;       // keys read, summed over rows, layers and KV heads
-  int64_t values_read = 0;     // values read, summed likewise; fewer where reads are confirmed
-  int64_t keys_cached = 0;     // T, summed likewise
-  int64_t kv_bytes_read = 0;   // keys and values that attention read
-  int64_t kv_bytes_dense = 0;  // what full attention would have read for the same rows
-  // Beside kv_bytes_read: block records screened, and with relative thresholds the keys of blocks
-  // and tails that are always read, which screening scores.
-  int64_t index_bytes_read = 0;
-  std::vector<LayerStatistics> layers;  // [L], if asked for
-  // Decode rows gone full for want of mass or by wish (min_mass, begin): nothing above counts them.
-  int64_t fallback_rows = 0;
-  int64_t fallback_kv_bytes_read = 0;
-  // Rows of sparse prefill, each counted once; 0: the prompt's pass was full, or all of it cached.
-  int64_t prefill_rows = 0;
-  double prefill_density = 0.0;  // a mean over them, as head_density
-  int64_t prefill_keys_attended = 0;
-  int64_t prefill_keys_eligible = 0;
-  // Means over the row-layers that were measured against full attention; 0: none was.
-  int64_t shadow_row_layers = 0;
-  double mass_kept = 0.0;
-  double output_error = 0.0;
-};
-
 struct Timing {
   std::chrono::nanoseconds queue{0};        // submitted to first scheduled
   std::chrono::nanoseconds prefill{0};      // first scheduled to first token
@@ -230,7 +196,8 @@ struct FinishedEvent {
   int32_t output_tokens = 0;
   int32_t preemptions = 0;
   Timing timing;
-  AttentionStatistics attention;
+  AttentionSums attention;
+  std::vector<LayerDensity> layers;  // [L], means over its decode rows, if asked for
   // Gone full for want of mass or by wish (min_mass, begin): the index, from 0, of the first token
   // of the answer that was drawn with full attention.
   std::optional<int32_t> full_from;

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/request/profile_validation.h"
 #include "service/generate/convert_chat.h"
+#include "service/wire/attention_message.h"
 
 namespace eta {
 namespace {
@@ -193,38 +194,6 @@ void Convert(const Timing& in, v1::Timing& out) {
   Convert(in.decode, *out.mutable_decode());
 }
 
-void Convert(const AttentionStatistics& in, v1::AttentionStats& out) {
-  out.set_decode_steps(in.decode_rows);
-  if (in.decode_rows > 0) {
-    out.set_head_density(in.head_density);
-    out.set_union_density(in.union_density);
-  }
-  out.set_kv_bytes_read(in.kv_bytes_read);
-  out.set_kv_bytes_dense(in.kv_bytes_dense);
-  out.set_index_bytes_read(in.index_bytes_read);
-  out.set_keys_attended(in.keys_attended);
-  out.set_keys_eligible(in.keys_eligible);
-  out.set_keys_read(in.keys_read);
-  out.set_keys_cached(in.keys_cached);
-  out.set_values_read(in.values_read);
-  out.set_prefill_steps(in.prefill_rows);
-  if (in.prefill_rows > 0) out.set_prefill_density(in.prefill_density);
-  out.set_prefill_keys_attended(in.prefill_keys_attended);
-  out.set_prefill_keys_eligible(in.prefill_keys_eligible);
-  out.set_fallback_steps(in.fallback_rows);
-  out.set_fallback_kv_bytes_read(in.fallback_kv_bytes_read);
-  out.set_shadow_row_layers(in.shadow_row_layers);
-  if (in.shadow_row_layers > 0) {
-    out.set_mass_kept(in.mass_kept);
-    out.set_output_error(in.output_error);
-  }
-  for (const LayerStatistics& layer : in.layers) {
-    v1::LayerDensity* message = out.add_layers();
-    message->set_head_density(layer.head_density);
-    message->set_union_density(layer.union_density);
-  }
-}
-
 v1::FinishReason Convert(FinishReason in) {
   switch (in) {
     case FinishReason::kStopToken:
@@ -352,7 +321,13 @@ v1::GenerateResponse ToMessage(const FinishedEvent& event) {
   usage.set_cached_tokens(event.cached_tokens);
   usage.set_output_tokens(event.output_tokens);
   Convert(event.timing, *finished.mutable_timing());
-  Convert(event.attention, *finished.mutable_attention());
+  v1::AttentionStats& attention = *finished.mutable_attention();
+  attention = eta::ToMessage(event.attention);
+  for (const LayerDensity& layer : event.layers) {
+    v1::LayerDensity& density = *attention.add_layers();
+    density.set_head_density(layer.head_density);
+    density.set_union_density(layer.union_density);
+  }
   finished.set_preemptions(event.preemptions);
   if (event.full_from) finished.set_full_from(*event.full_from);
   return message;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "service/stats/convert_stats.h"
+#include "service/wire/attention_message.h"
 
 namespace eta {
 namespace {
@@ -35,18 +36,13 @@ const LoadedProfile* ProfileOf(const AccountSeries& account,
   return found == profiles.end() ? nullptr : &*found;
 }
 
-// Means over what was measured; sums of any kind, into any message that has them.
-template <typename Sums, typename Message>
-void FillShadow(const Sums& sums, Message& out) {
-  out.set_shadow_row_layers(sums.shadow_row_layers);
-  if (sums.shadow_row_layers == 0) return;
-  const auto measured = static_cast<double>(sums.shadow_row_layers);
-  out.set_mass_kept(sums.mass_kept / measured);
-  out.set_output_error(sums.output_error / measured);
-}
-
 void Fill(const DensitySums& sums, v1::RecentAttention& out) {
-  FillShadow(sums, out);
+  out.set_shadow_row_layers(sums.shadow_row_layers);
+  if (sums.shadow_row_layers > 0) {
+    const auto measured = static_cast<double>(sums.shadow_row_layers);
+    out.set_mass_kept(sums.mass_kept / measured);
+    out.set_output_error(sums.output_error / measured);
+  }
   const auto rows = static_cast<double>(sums.decode_rows);
   out.set_decode_steps(sums.decode_rows);
   out.set_head_density(sums.head_density / rows);
@@ -115,36 +111,10 @@ std::set<const AccountSeries*> BusiestWithLayers(std::vector<const AccountSeries
 
 }  // namespace
 
-void Fill(const AttentionTotals& totals, v1::AttentionStats& out) {
-  out.set_decode_steps(totals.decode_rows);
-  if (totals.decode_rows > 0) {
-    const auto rows = static_cast<double>(totals.decode_rows);
-    out.set_head_density(totals.head_density / rows);
-    out.set_union_density(totals.union_density / rows);
-  }
-  out.set_kv_bytes_read(totals.kv_bytes_read);
-  out.set_kv_bytes_dense(totals.kv_bytes_dense);
-  out.set_index_bytes_read(totals.index_bytes_read);
-  out.set_keys_attended(totals.keys_attended);
-  out.set_keys_eligible(totals.keys_eligible);
-  out.set_keys_read(totals.keys_read);
-  out.set_keys_cached(totals.keys_cached);
-  out.set_values_read(totals.values_read);
-  out.set_fallback_steps(totals.fallback_rows);
-  out.set_fallback_kv_bytes_read(totals.fallback_kv_bytes_read);
-  out.set_prefill_steps(totals.prefill_rows);
-  if (totals.prefill_rows > 0) {
-    out.set_prefill_density(totals.prefill_density / static_cast<double>(totals.prefill_rows));
-  }
-  out.set_prefill_keys_attended(totals.prefill_keys_attended);
-  out.set_prefill_keys_eligible(totals.prefill_keys_eligible);
-  FillShadow(totals, out);
-}
-
 void FillAttention(const ServerStatus& status, v1::Stats& out) {
   std::vector<const AccountSeries*> series;
   for (const AccountSeries& account : status.telemetry.accounts) {
-    const AttentionTotals& totals = account.attention;
+    const AttentionSums& totals = account.attention;
     if (!account.shown()) continue;
     if (totals.decode_rows + totals.prefill_rows + totals.fallback_rows > 0) {
       series.push_back(&account);
@@ -161,7 +131,7 @@ void FillAttention(const ServerStatus& status, v1::Stats& out) {
     message.set_tenant(account->tenant.text());
     if (account->mode == AttentionMode::kProfile) message.set_profile(account->profile.text());
     if (account->version > 0) message.set_version(account->version);
-    Fill(account->attention, *message.mutable_totals());
+    *message.mutable_totals() = ToMessage(account->attention);
     if (with_layers.contains(account)) FillLayers(account->layers, message);
     FillRecent(account->recent, message);
     message.set_fallbacks(account->fallbacks);

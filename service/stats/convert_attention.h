@@ -11,6 +11,4 @@ namespace eta {
 // Stats.attention: a series for each account that decoded.
 void FillAttention(const ServerStatus& status, v1::Stats& out);
 
-void Fill(const AttentionTotals& totals, v1::AttentionStats& out);
-
 }  // namespace eta

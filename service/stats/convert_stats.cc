@@ -223,7 +223,7 @@ void FillLatencies(const TelemetrySnapshot& counted, v1::Stats& out) {
 }
 
 void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
-  std::map<std::string_view, std::pair<v1::TenantStats, AttentionTotals>> tenants;
+  std::map<std::string_view, std::pair<v1::TenantStats, AttentionSums>> tenants;
   for (const AccountSeries& account : counted.accounts) {
     if (account.tenant == Label::Gone()) continue;
     auto& [message, attention] = tenants[account.tenant.text()];
@@ -255,7 +255,7 @@ void FillTenants(const TelemetrySnapshot& counted, v1::Stats& out) {
     v1::TenantStats& message = *out.add_tenants();
     message = std::move(totals.first);
     message.set_tenant(std::string(name));
-    Fill(totals.second, *message.mutable_attention());
+    *message.mutable_attention() = eta::ToMessage(totals.second);
   }
 }
 

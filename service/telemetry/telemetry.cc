@@ -42,16 +42,12 @@ Telemetry::Telemetry(const TelemetryOptions& options, std::function<Clock::time_
 }
 
 void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
-  const KvGeometry geometry = MakeKvGeometry(info.config, info.kv_dtype, info.index_dtype);
   const std::lock_guard lock(mutex_);
   model_ = info.model_name;
   config_ = info.config;
   shape_ = {.num_layers = info.config.num_layers,
             .num_query_heads = info.config.num_query_heads,
             .num_kv_heads = info.config.num_kv_heads};
-  token_bytes_ = KvTokenBytes(geometry);
-  key_bytes_ = KvKeyBytes(geometry);
-  record_bytes_ = IndexRecordBytes(geometry);
   load_duration_ = load_duration;
   SeriesOf(AttentionMode::kFull);
   SeriesOf(ResolveAttention({}, info.config).mode);
@@ -126,52 +122,27 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
   for (const DecodeRowReport& row : report.decode) {
     Account& account =
         AccountOf(*row.request, row.attention->mode, row.attention->profile.get(), now);
-    if (row.fallback) {
-      ++account.series.attention.fallback_rows;
-      account.series.attention.fallback_keys_read += row.keys_read;
-      continue;
-    }
+    account.series.attention.Add(row.sums);
+    if (row.fallback()) continue;
     step_accounts_.push_back(&account);
     step_rows_.push_back({.report = &row, .totals = &account.heads});
   }
   HeadTotals::Add(report, step_rows_);
-  const int64_t layer_heads = int64_t{shape_.num_layers} * shape_.num_query_heads;
-  const int64_t layer_groups = int64_t{shape_.num_layers} * shape_.num_kv_heads;
   for (size_t i = 0; i < step_rows_.size(); ++i) {
     const DecodeRowReport& row = *step_rows_[i].report;
-    Account& account = *step_accounts_[i];
-    AttentionTotals& totals = account.series.attention;
-    const int64_t eligible = row.kv_len * layer_heads;
-    const int64_t cached = row.kv_len * layer_groups;
-    ++totals.decode_rows;
-    totals.keys_attended += row.keys_attended;
-    totals.keys_eligible += eligible;
-    totals.keys_read += row.keys_read;
-    totals.keys_cached += cached;
-    totals.values_read += row.values_read;
-    const DensitySums density = {
-        .decode_rows = 1,
-        .head_density = static_cast<double>(row.keys_attended) / static_cast<double>(eligible),
-        .union_density = static_cast<double>(row.keys_read) / static_cast<double>(cached),
-        .context = row.kv_len};
-    totals.head_density += density.head_density;
-    totals.union_density += density.union_density;
     const ThresholdProfile* const profile = row.attention->profile.get();
-    account.window.Add(density, profile != nullptr && profile->MeasuredAt(density.context), now);
-    account.records_read += row.screened * layer_groups;
-    account.keys_scored += row.scored * layer_groups;
+    step_accounts_[i]->window.Add({.decode_rows = 1,
+                                   .head_density = row.sums.head_density_sum,
+                                   .union_density = row.sums.union_density_sum,
+                                   .context = row.kv_len},
+                                  profile != nullptr && profile->MeasuredAt(row.kv_len), now);
   }
 }
 
 void Telemetry::CountPrefill(const StepReport& report, Clock::time_point now) {
   for (const PrefillReport& rows : report.prefill) {
-    Account& account =
-        AccountOf(*rows.request, rows.attention->mode, rows.attention->profile.get(), now);
-    AttentionTotals& totals = account.series.attention;
-    totals.prefill_rows += rows.rows;
-    totals.prefill_keys_attended += rows.keys_attended;
-    totals.prefill_keys_eligible += rows.keys_eligible;
-    totals.prefill_density += rows.density;
+    AccountOf(*rows.request, rows.attention->mode, rows.attention->profile.get(), now)
+        .series.attention.Add(rows.sums);
   }
 }
 
@@ -179,10 +150,8 @@ void Telemetry::CountShadow(const StepReport& report, Clock::time_point now) {
   for (const ShadowReport& row : report.shadow) {
     const ThresholdProfile* const profile = row.attention->profile.get();
     Account& account = AccountOf(*row.request, row.attention->mode, profile, now);
-    AttentionTotals& totals = account.series.attention;
-    ++totals.shadow_row_layers;
-    totals.mass_kept += row.mass;
-    totals.output_error += row.error;
+    account.series.attention.Add(
+        {.shadow_row_layers = 1, .mass_kept_sum = row.mass, .output_error_sum = row.error});
     account.series.mass_kept.Observe(row.mass);
     account.window.Add({.shadow_row_layers = 1, .mass_kept = row.mass, .output_error = row.error},
                        profile != nullptr && profile->MeasuredAt(row.kv_len), now);
@@ -222,8 +191,8 @@ void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, Account& accou
     server_.decode.Observe(Seconds(timing.decode));
   }
   if (outcome.attention.decode_rows > 0) {
-    account.series.density.Observe(outcome.attention.head_density);
-    account.series.union_density.Observe(outcome.attention.union_density);
+    account.series.density.Observe(outcome.attention.head_density());
+    account.series.union_density.Observe(outcome.attention.union_density());
   }
   if (!ok) return;
   const nanoseconds duration = timing.first_token + timing.decode;

@@ -69,9 +69,7 @@ class Telemetry final : public Observer, public CallObserver {
 
  private:
   struct Account {
-    AccountSeries series;  // but for the bytes of its attention
-    int64_t records_read = 0;
-    int64_t keys_scored = 0;
+    AccountSeries series;
     ModeSeries* mode = nullptr;
     HeadTotals heads;
     AttentionWindow window;
@@ -121,9 +119,6 @@ class Telemetry final : public Observer, public CallObserver {
   std::string model_;
   ModelConfig config_;
   HeadShape shape_;
-  int64_t token_bytes_ = 0;   // of the KV cache, per KV head
-  int64_t key_bytes_ = 0;     // the keys' part of it
-  int64_t record_bytes_ = 0;  // of a block record, likewise
   std::chrono::nanoseconds load_duration_{0};
   ServerSeries server_;
   std::map<AttentionMode, ModeSeries> modes_;

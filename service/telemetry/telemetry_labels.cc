@@ -139,8 +139,6 @@ void Telemetry::FoldAccounts(const std::function<bool(AccountSeries&)>& rename) 
     to.series.union_density.Add(series.union_density);
     to.series.mass_kept.Add(series.mass_kept);
     to.series.fallbacks += series.fallbacks;
-    to.records_read += from.records_read;
-    to.keys_scored += from.keys_scored;
     to.heads.Add(from.heads);
     to.window.Add(from.window);
   }

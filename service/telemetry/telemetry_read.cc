@@ -8,13 +8,6 @@ namespace eta {
 AccountSeries Telemetry::SeriesOf(const Account& account, Clock::time_point now) const {
   AccountSeries series = account.series;
   series.recent = account.window.Sum(now);
-  AttentionTotals& attention = series.attention;
-  attention.kv_bytes_read =
-      attention.keys_read * key_bytes_ + attention.values_read * (token_bytes_ - key_bytes_);
-  attention.kv_bytes_dense = attention.keys_cached * token_bytes_;
-  attention.fallback_kv_bytes_read = attention.fallback_keys_read * token_bytes_;
-  attention.index_bytes_read =
-      account.records_read * record_bytes_ + account.keys_scored * key_bytes_;
   return series;
 }
 
@@ -75,30 +68,6 @@ TelemetrySnapshot Telemetry::Snapshot(const SnapshotQuery& query) const {
     }
   }
   return snapshot;
-}
-
-void AttentionTotals::Add(const AttentionTotals& other) {
-  decode_rows += other.decode_rows;
-  keys_attended += other.keys_attended;
-  keys_eligible += other.keys_eligible;
-  keys_read += other.keys_read;
-  keys_cached += other.keys_cached;
-  values_read += other.values_read;
-  head_density += other.head_density;
-  union_density += other.union_density;
-  kv_bytes_read += other.kv_bytes_read;
-  kv_bytes_dense += other.kv_bytes_dense;
-  index_bytes_read += other.index_bytes_read;
-  fallback_rows += other.fallback_rows;
-  fallback_keys_read += other.fallback_keys_read;
-  fallback_kv_bytes_read += other.fallback_kv_bytes_read;
-  prefill_rows += other.prefill_rows;
-  prefill_keys_attended += other.prefill_keys_attended;
-  prefill_keys_eligible += other.prefill_keys_eligible;
-  prefill_density += other.prefill_density;
-  shadow_row_layers += other.shadow_row_layers;
-  mass_kept += other.mass_kept;
-  output_error += other.output_error;
 }
 
 }  // namespace eta

@@ -16,34 +16,7 @@
 
 namespace eta {
 
-// Attention of decode rows (eta-semantics.md, "What is counted"). Sums of integers are exact.
-struct AttentionTotals {
-  int64_t decode_rows = 0;
-  int64_t keys_attended = 0;  // admitted keys, summed over layers and query heads
-  int64_t keys_eligible = 0;  // T, summed likewise: what full attention would have attended
-  int64_t keys_read = 0;      // keys that attention read, summed over layers and KV heads
-  int64_t keys_cached = 0;    // T, summed likewise
-  int64_t values_read = 0;    // values that attention read, summed likewise
-  double head_density = 0.0;  // summed over rows: divided by decode_rows it is the answers' mean
-  double union_density = 0.0;
-  int64_t kv_bytes_read = 0;
-  int64_t kv_bytes_dense = 0;
-  int64_t index_bytes_read = 0;
-  int64_t fallback_rows = 0;  // gone full (min_mass, begin): nothing above counts them
-  int64_t fallback_keys_read = 0;
-  int64_t fallback_kv_bytes_read = 0;
-  int64_t prefill_rows = 0;           // of sparse prefill
-  int64_t prefill_keys_attended = 0;  // as keys_attended, of them
-  int64_t prefill_keys_eligible = 0;  // likewise
-  double prefill_density = 0.0;       // summed over them
-  int64_t shadow_row_layers = 0;      // measured against full attention
-  double mass_kept = 0.0;             // summed over them
-  double output_error = 0.0;          // likewise
-
-  void Add(const AttentionTotals& other);
-};
-
-// One layer of them: what its heads did.
+// What the heads of one layer did.
 struct LayerTotals {
   std::vector<int64_t> keys_attended;  // [HQ]
   std::vector<int64_t> keys_read;      // [HKV]
@@ -60,7 +33,7 @@ struct AccountSeries {
   Label profile;
   int64_t version = kNoVersion;
 
-  AttentionTotals attention;
+  AttentionSums attention;
   RecentAttention recent;  // in a snapshot
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "calibration/evaluation/attention/index_reads.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/model/kv_cache.h"
+#include "engine/request/attention_sums.h"
 
 namespace eta {
 namespace {
@@ -25,6 +25,9 @@ class DensityMeter {
                const EvaluatedAttention& attention, int32_t max_rows)
       : geometry_(geometry),
         attention_(attention),
+        record_bytes_(attention.rival ? attention.rival->IndexBytes(
+                                            geometry, config.num_query_heads / config.num_kv_heads)
+                                      : IndexRecordBytes(geometry)),
         layers_(static_cast<size_t>(config.num_layers)),
         query_heads_(static_cast<size_t>(config.num_query_heads)),
         kv_heads_(static_cast<size_t>(config.num_kv_heads)),
@@ -49,9 +52,8 @@ class DensityMeter {
       head_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
       union_sum_ += RowSum(read_, kv_heads_, rows, row) / keys;
       values_sum_ += RowSum(values_, kv_heads_, rows, row) / keys;
-      const int64_t index =
-          IndexBytesRead(attention_, geometry_, position + static_cast<int32_t>(row) + 1,
-                         static_cast<int32_t>(query_heads_ / kv_heads_));
+      const int64_t index = IndexBytesRead(attention_.options, geometry_,
+                                           position + static_cast<int32_t>(row) + 1, record_bytes_);
       index_sum_ +=
           static_cast<double>(index) / (keys * static_cast<double>(KvTokenBytes(geometry_)));
     }
@@ -105,6 +107,7 @@ class DensityMeter {
 
   const KvGeometry geometry_;
   const EvaluatedAttention& attention_;
+  const int64_t record_bytes_;  // what it reads to judge a block, per layer and KV head
   size_t layers_;
   size_t query_heads_;
   size_t kv_heads_;

@@ -46,15 +46,15 @@ void AddOutcome(const CallRecord& record, LogEvent& event) {
       .Add("prefill_ms", Milliseconds(outcome.timing.prefill))
       .Add("first_token_ms", Milliseconds(outcome.timing.first_token))
       .Add("decode_ms", Milliseconds(outcome.timing.decode));
-  const AttentionStatistics& attention = outcome.attention;
+  const AttentionSums& attention = outcome.attention;
   if (attention.fallback_rows > 0) {
     event.Add("fallback_rows", attention.fallback_rows)
         .Add("fallback_kv_bytes_read", attention.fallback_kv_bytes_read);
   }
   if (attention.decode_rows == 0) return;  // then there are no densities
   event.Add("decode_rows", attention.decode_rows)
-      .Add("head_density", attention.head_density)
-      .Add("union_density", attention.union_density)
+      .Add("head_density", attention.head_density())
+      .Add("union_density", attention.union_density())
       .Add("kv_bytes_read", attention.kv_bytes_read)
       .Add("kv_bytes_dense", attention.kv_bytes_dense)
       .Add("index_bytes_read", attention.index_bytes_read);

@@ -43,25 +43,25 @@ void AddAccounts(std::string_view name, const TelemetrySnapshot& telemetry, Metr
 
 struct AttentionMetric {
   std::string_view name;  // after "eta_" or "eta_tenant_"
-  int64_t AttentionTotals::*value;
+  int64_t AttentionSums::*value;
   bool of_tenants;
 };
 
 constexpr AttentionMetric kAttentionMetrics[] = {
-    {"attention_decode_rows_total", &AttentionTotals::decode_rows, true},
-    {"attention_keys_attended_total", &AttentionTotals::keys_attended, true},
-    {"attention_keys_eligible_total", &AttentionTotals::keys_eligible, true},
-    {"attention_keys_read_total", &AttentionTotals::keys_read, true},
-    {"attention_keys_cached_total", &AttentionTotals::keys_cached, true},
-    {"attention_values_read_total", &AttentionTotals::values_read, false},
-    {"attention_prefill_rows_total", &AttentionTotals::prefill_rows, false},
-    {"attention_prefill_keys_attended_total", &AttentionTotals::prefill_keys_attended, false},
-    {"attention_prefill_keys_eligible_total", &AttentionTotals::prefill_keys_eligible, false},
-    {"attention_kv_bytes_read_total", &AttentionTotals::kv_bytes_read, true},
-    {"attention_kv_bytes_dense_total", &AttentionTotals::kv_bytes_dense, true},
-    {"attention_index_bytes_read_total", &AttentionTotals::index_bytes_read, false},
-    {"attention_fallback_rows_total", &AttentionTotals::fallback_rows, false},
-    {"attention_fallback_kv_bytes_read_total", &AttentionTotals::fallback_kv_bytes_read, false},
+    {"attention_decode_rows_total", &AttentionSums::decode_rows, true},
+    {"attention_keys_attended_total", &AttentionSums::keys_attended, true},
+    {"attention_keys_eligible_total", &AttentionSums::keys_eligible, true},
+    {"attention_keys_read_total", &AttentionSums::keys_read, true},
+    {"attention_keys_cached_total", &AttentionSums::keys_cached, true},
+    {"attention_values_read_total", &AttentionSums::values_read, false},
+    {"attention_prefill_rows_total", &AttentionSums::prefill_rows, false},
+    {"attention_prefill_keys_attended_total", &AttentionSums::prefill_keys_attended, false},
+    {"attention_prefill_keys_eligible_total", &AttentionSums::prefill_keys_eligible, false},
+    {"attention_kv_bytes_read_total", &AttentionSums::kv_bytes_read, true},
+    {"attention_kv_bytes_dense_total", &AttentionSums::kv_bytes_dense, true},
+    {"attention_index_bytes_read_total", &AttentionSums::index_bytes_read, false},
+    {"attention_fallback_rows_total", &AttentionSums::fallback_rows, false},
+    {"attention_fallback_kv_bytes_read_total", &AttentionSums::fallback_kv_bytes_read, false},
 };
 
 }  // namespace
@@ -144,7 +144,7 @@ void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
 }
 
 void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
-  std::map<std::string_view, AttentionTotals> tenants;
+  std::map<std::string_view, AttentionSums> tenants;
   for (const AccountSeries& account : telemetry.accounts) {
     if (account.tenant == Label::Gone()) continue;
     tenants[account.tenant.text()].Add(account.attention);
@@ -161,7 +161,7 @@ void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   AddAccounts("eta_attention_mass_kept_ratio", telemetry, page,
               [](const AccountSeries& account) -> const Histogram& { return account.mass_kept; });
   AddAccounts("eta_attention_output_error_total", telemetry, page,
-              [](const AccountSeries& account) { return account.attention.output_error; });
+              [](const AccountSeries& account) { return account.attention.output_error_sum; });
   AddAccounts("eta_attention_fallbacks_total", telemetry, page,
               [](const AccountSeries& account) { return account.fallbacks; });
   for (const AttentionMetric& metric : kAttentionMetrics) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/model/kv_cache.h"
 #include "prometheus/text_serializer.h"
 #include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
@@ -52,7 +53,7 @@ EngineInfo MakeInfo(const Options& options) {
 // Requests that decode. Each draws one token in every step.
 class Streams {
  public:
-  Streams(const Options& options, int series) : layers_(options.layers) {
+  Streams(const Options& options, int series) : info_(MakeInfo(options)) {
     std::mt19937 random(1);
     const auto count = [&](int heads) {
       std::vector<int32_t> counts(static_cast<size_t>(options.layers) *
@@ -83,8 +84,7 @@ class Streams {
       decode_.push_back({.request = &requests_[row],
                          .attention = &attention_[row],
                          .row = static_cast<int32_t>(row),
-                         .kv_len = options.context,
-                         .screened = options.context / 64});
+                         .kv_len = options.context});
     }
     report_.duration = std::chrono::microseconds(3200);
     report_.sequences = report_.decode_rows = report_.num_rows = options.rows;
@@ -95,12 +95,13 @@ class Streams {
   // Sums the rows' counts, as the engine has just done when it reports a step.
   const StepReport& Step(int number) {
     const auto which = static_cast<size_t>(number % kSteps);
-    const std::vector<int64_t> keys_attended = SumRows(attended_[which]);
-    const std::vector<int64_t> keys_read = SumRows(read_[which]);
     for (size_t row = 0; row < decode_.size(); ++row) {
-      decode_[row].keys_attended = keys_attended[row];
-      decode_[row].keys_read = keys_read[row];
-      decode_[row].values_read = keys_read[row];
+      decode_[row].sums = CountDecodeRow(
+          info_.config, geometry_, {}, decode_[row].kv_len,
+          {attended_[which].data() + row * static_cast<size_t>(info_.config.num_query_heads),
+           read_[which].data() + row * static_cast<size_t>(info_.config.num_kv_heads),
+           read_[which].data() + row * static_cast<size_t>(info_.config.num_kv_heads),
+           report_.num_rows});
     }
     report_.tokens_attended = attended_[which].data();
     report_.tokens_read = read_[which].data();
@@ -118,7 +119,7 @@ class Streams {
     FinishedEvent outcome;
     outcome.prompt_tokens = outcome.output_tokens = 100;
     outcome.attention.decode_rows = 99;
-    outcome.attention.head_density = outcome.attention.union_density = 0.1;
+    outcome.attention.head_density_sum = outcome.attention.union_density_sum = 9.9;
     outcome.timing.queue = outcome.timing.first_token = std::chrono::milliseconds(20);
     outcome.timing.decode = std::chrono::milliseconds(320);
     for (const Request& request : requests_) {
@@ -127,19 +128,8 @@ class Streams {
   }
 
  private:
-  // counts: [L, R, heads]. Returns [R].
-  std::vector<int64_t> SumRows(const std::vector<int32_t>& counts) const {
-    std::vector<int64_t> sums(decode_.size());
-    const size_t heads = counts.size() / (sums.size() * static_cast<size_t>(layers_));
-    for (size_t begin = 0; begin < counts.size(); begin += heads) {
-      const auto row = counts.begin() + static_cast<ptrdiff_t>(begin);
-      int64_t& sum = sums[begin / heads % sums.size()];
-      sum = std::accumulate(row, row + static_cast<ptrdiff_t>(heads), sum);
-    }
-    return sums;
-  }
-
-  const int layers_;
+  const EngineInfo info_;
+  const KvGeometry geometry_ = MakeKvGeometry(info_.config, info_.kv_dtype, info_.index_dtype);
   std::vector<std::vector<int32_t>> attended_;  // [L, R, HQ] of each step
   std::vector<std::vector<int32_t>> read_;      // [L, R, HKV]
   std::vector<std::shared_ptr<ThresholdProfile>> profiles_;

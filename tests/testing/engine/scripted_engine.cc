@@ -24,17 +24,17 @@ std::string Lines(std::span<const TokenDetail> details) {
 }
 
 std::string Line(const FinishedEvent& event) {
-  const AttentionStatistics& attention = event.attention;
+  const AttentionSums& attention = event.attention;
   std::string line = absl::StrFormat(
       "reason %d stop '%s' id %d, %d prompt %d cached %d output tokens, %d preemptions, %d rows, "
       "density %a %a, bytes %d %d %d, measured %d: %a %a, full from %d",
       static_cast<int>(event.reason), event.matched_stop, event.matched_id.value_or(-1),
       event.prompt_tokens, event.cached_tokens, event.output_tokens, event.preemptions,
-      attention.decode_rows, attention.head_density, attention.union_density,
+      attention.decode_rows, attention.head_density(), attention.union_density(),
       attention.kv_bytes_read, attention.kv_bytes_dense, attention.index_bytes_read,
-      attention.shadow_row_layers, attention.mass_kept, attention.output_error,
+      attention.shadow_row_layers, attention.mass_kept(), attention.output_error(),
       event.full_from.value_or(-1));
-  for (const LayerStatistics& layer : attention.layers) {
+  for (const LayerDensity& layer : event.layers) {
     absl::StrAppendFormat(&line, " (%a %a)", layer.head_density, layer.union_density);
   }
   return line;
@@ -97,8 +97,8 @@ class ScriptedEngine::Watch final : public Observer {
           read += report.tokens_read[index * config.num_kv_heads + h];
         }
       }
-      absl::StrAppend(&line, " ", row.request->id, ":", row.kv_len, ",", row.screened, ",",
-                      attended, ",", read);
+      absl::StrAppend(&line, " ", row.request->id, ":", row.kv_len, ",", row.sums.index_bytes_read,
+                      ",", attended, ",", read);
     }
     engine_.reports_.push_back(std::move(line));
   }
@@ -160,8 +160,7 @@ void ScriptedEngine::SubmitPass(Pass pass, std::shared_ptr<PassSink> sink) {
   }
   run.pass = std::move(pass);
   run.sink = std::move(sink);
-  dispatcher_->passes().Add(
-      std::make_unique<PassRun>(std::move(run), config(), cache_->geometry()));
+  dispatcher_->passes().Add(std::make_unique<PassRun>(std::move(run), config()));
 }
 
 void ScriptedEngine::SetCongested(size_t handle, bool congested) {

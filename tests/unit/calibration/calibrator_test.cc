@@ -120,8 +120,8 @@ ByHand MeasureByHand(Engine& engine, const std::vector<std::vector<int32_t>>& se
     EXPECT_EQ(outcome.status(), absl::OkStatus());
     for (const float l : outcome->losses) loss += l;
     losses += static_cast<double>(outcome->losses.size());
-    sums.head_density += outcome->attention.head_density / double(sequences.size());
-    sums.union_density += outcome->attention.union_density / double(sequences.size());
+    sums.head_density += outcome->attention.head_density() / double(sequences.size());
+    sums.union_density += outcome->attention.union_density() / double(sequences.size());
     sums.above.resize(outcome->above.size());
     sums.above_admitted.resize(outcome->above.size());
     for (size_t i = 0; i < outcome->above.size(); ++i) {

@@ -134,12 +134,12 @@ TEST_F(Exactness, StatisticsDoNotFeelPreemptionEither) {
   const auto expected = AskTogether(*plenty, RaggedRequests(plenty->info().config));
   const auto got = AskTogether(*scarce, RaggedRequests(plenty->info().config));
   for (size_t i = 0; i < expected.size(); ++i) {
-    const AttentionStatistics& a = expected[i].finished->attention;
-    const AttentionStatistics& b = got[i].finished->attention;
+    const AttentionSums& a = expected[i].finished->attention;
+    const AttentionSums& b = got[i].finished->attention;
     EXPECT_EQ(a.decode_rows, b.decode_rows);
     EXPECT_EQ(a.kv_bytes_read, b.kv_bytes_read);
     EXPECT_EQ(a.kv_bytes_dense, b.kv_bytes_dense);
-    EXPECT_DOUBLE_EQ(a.head_density, b.head_density);
+    EXPECT_DOUBLE_EQ(a.head_density(), b.head_density());
   }
 }
 
@@ -165,8 +165,8 @@ TEST_F(Exactness, SparseAnswersDifferFromFullOnesSomewhere) {
   EXPECT_NE(frozen.finished->attention.kv_bytes_read, head_z.finished->attention.kv_bytes_read);
   request.attention = Full();
   const auto full = Ask(*engine, request);
-  EXPECT_LT(sparse.finished->attention.union_density, 0.9);
-  EXPECT_EQ(full.finished->attention.union_density, 1.0);
+  EXPECT_LT(sparse.finished->attention.union_density(), 0.9);
+  EXPECT_EQ(full.finished->attention.union_density(), 1.0);
   EXPECT_NE(sparse.ids, full.ids);
 }
 

@@ -84,7 +84,7 @@ TEST_P(EmbeddedModel, AnswersAloneInABatchInChunksAndFromSharedPrefixesAreTheSam
       alone.push_back(Ask(*engine, std::move(request)));
       ASSERT_TRUE(alone.back().finished) << alone.back().status;
       EXPECT_FALSE(alone.back().text.empty());
-      pruned = pruned || alone.back().finished->attention.union_density < 1.0;
+      pruned = pruned || alone.back().finished->attention.union_density() < 1.0;
     }
   }
   EXPECT_TRUE(pruned) << "some prompt should be long enough for blocks to be left out";
@@ -269,14 +269,14 @@ TEST_P(Geometry, ServesFullAndDynamicAndAnswersTheSameInChunksAndFromSharedPrefi
   const auto together = AskTogether(*chunked, both);
   const Answer full = Ask(*engine, both[0]);
   ASSERT_TRUE(full.finished) << full.status;
-  EXPECT_EQ(full.finished->attention.union_density, 1.0);
-  EXPECT_EQ(full.finished->attention.head_density, 1.0);
+  EXPECT_EQ(full.finished->attention.union_density(), 1.0);
+  EXPECT_EQ(full.finished->attention.head_density(), 1.0);
   const Answer dynamic = Ask(*engine, both[1]);
   ASSERT_TRUE(dynamic.finished) << dynamic.status;
   EXPECT_EQ(dynamic.ids.size(), static_cast<size_t>(kOutputTokens));
   EXPECT_EQ(dynamic.finished->cached_tokens, (kPromptTokens - 1) / block_size * block_size);
-  EXPECT_LT(dynamic.finished->attention.head_density, 1.0) << "something should be pruned";
-  EXPECT_GT(dynamic.finished->attention.head_density, 0.0);
+  EXPECT_LT(dynamic.finished->attention.head_density(), 1.0) << "something should be pruned";
+  EXPECT_GT(dynamic.finished->attention.head_density(), 0.0);
   ExpectSame(together[0], full, "full, in chunks");
   ExpectSame(together[1], dynamic, "dynamic, in chunks");
 }
@@ -290,14 +290,14 @@ TEST_P(Geometry, ThresholdsBelowEveryBoundReadExactlyWhatFullReads) {
   const Answer full = Ask(*engine, Make(AttentionMode::kFull));
   const Answer dynamic = Ask(*engine, Make(AttentionMode::kDynamic));
   ASSERT_TRUE(full.finished && dynamic.finished);
-  const AttentionStatistics& f = full.finished->attention;
-  const AttentionStatistics& d = dynamic.finished->attention;
+  const AttentionSums& f = full.finished->attention;
+  const AttentionSums& d = dynamic.finished->attention;
   EXPECT_EQ(d.decode_rows, kOutputTokens - 1);
   EXPECT_EQ(d.decode_rows, f.decode_rows);
   EXPECT_EQ(d.kv_bytes_read, f.kv_bytes_read);
   EXPECT_EQ(d.kv_bytes_dense, f.kv_bytes_dense);
-  EXPECT_EQ(d.head_density, 1.0);
-  EXPECT_EQ(d.union_density, 1.0);
+  EXPECT_EQ(d.head_density(), 1.0);
+  EXPECT_EQ(d.union_density(), 1.0);
   EXPECT_GT(d.index_bytes_read, 0);
   EXPECT_EQ(dynamic.ids, full.ids);
 }
@@ -391,7 +391,7 @@ TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
     const Answer alone = Ask(*engine, requests[i]);
     ExpectSame(together[i], alone, where + ", in chunks");
     ExpectSame(Ask(*engine, requests[i]), alone, where + ", again");
-    pruned = pruned || alone.finished->attention.head_density < 1.0;
+    pruned = pruned || alone.finished->attention.head_density() < 1.0;
     const Answer judge = Ask(*reference, requests[i]);
     ASSERT_TRUE(judge.finished) << judge.status;
     ASSERT_EQ(judge.logprobs.size(), alone.logprobs.size());

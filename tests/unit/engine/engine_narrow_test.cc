@@ -54,7 +54,7 @@ class NarrowExactness : public ::testing::Test {
     for (Request& request : NarrowRequests()) {
       const auto answer = Ask(*engine, std::move(request));
       EXPECT_TRUE(answer.finished) << answer.status;
-      if (answer.finished) union_density += answer.finished->attention.union_density;
+      if (answer.finished) union_density += answer.finished->attention.union_density();
       ids.push_back(answer.ids);
       EXPECT_FALSE(ids.back().empty());
     }

@@ -29,8 +29,7 @@ class Sums : public Observer {
     int64_t first_tokens = 0;
     std::chrono::nanoseconds first_latency{0};
     std::chrono::nanoseconds later_latency{0};
-    AttentionStatistics attention;
-    int64_t screened = 0;
+    AttentionSums attention;
     bool ended = false;
     FinishedEvent outcome;
   };
@@ -79,9 +78,9 @@ class Sums : public Observer {
  private:
   void Add(const StepReport& report, const DecodeRowReport& row) {
     OfRequest& sums = requests_[row.request->id];
-    AttentionStatistics& attention = sums.attention;
+    AttentionSums& attention = sums.attention;
     ++attention.decode_rows;
-    sums.screened += row.screened;
+    attention.index_bytes_read += row.sums.index_bytes_read;
     int64_t keys_attended = 0;
     int64_t keys_read = 0;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -94,8 +93,8 @@ class Sums : public Observer {
       attention.keys_eligible += int64_t{row.kv_len} * config_.num_query_heads;
       attention.keys_cached += int64_t{row.kv_len} * config_.num_kv_heads;
     }
-    EXPECT_EQ(row.keys_attended, keys_attended);
-    EXPECT_EQ(row.keys_read, keys_read);
+    EXPECT_EQ(row.sums.keys_attended, keys_attended);
+    EXPECT_EQ(row.sums.keys_read, keys_read);
     attention.keys_attended += keys_attended;
     attention.keys_read += keys_read;
   }
@@ -127,15 +126,15 @@ class ObserverTest : public ::testing::Test {
 
   void ExpectSumsOf(const std::string& id, const FinishedEvent& outcome) {
     const Sums::OfRequest sums = sums_.Of(id);
-    const AttentionStatistics& got = sums.attention;
-    const AttentionStatistics& want = outcome.attention;
+    const AttentionSums& got = sums.attention;
+    const AttentionSums& want = outcome.attention;
     EXPECT_EQ(sums.tokens, outcome.output_tokens) << id;
     EXPECT_EQ(got.decode_rows, want.decode_rows) << id;
     EXPECT_EQ(got.keys_attended, want.keys_attended) << id;
     EXPECT_EQ(got.keys_eligible, want.keys_eligible) << id;
     EXPECT_EQ(got.keys_read, want.keys_read) << id;
     EXPECT_EQ(got.keys_cached, want.keys_cached) << id;
-    EXPECT_EQ(sums.screened > 0, want.index_bytes_read > 0) << id;
+    EXPECT_EQ(got.index_bytes_read, want.index_bytes_read) << id;
     EXPECT_EQ(sums.first_latency, outcome.timing.first_token) << id;
     EXPECT_EQ(sums.later_latency, outcome.timing.decode) << id;
   }

@@ -59,11 +59,12 @@ TEST_F(EngineTest, FullAttentionReadsEverythingAndDynamicNoMore) {
   const auto engine = Start(OptionsFor(model_));
   Request request = Greedy(Prompt(500, 2), 20);
   request.output.layer_statistics = true;
-  const auto dynamic = Ask(*engine, request).finished->attention;
+  const FinishedEvent outcome = *Ask(*engine, request).finished;
+  const AttentionSums& dynamic = outcome.attention;
   request.attention.mode = AttentionMode::kFull;
   const auto full = Ask(*engine, request).finished->attention;
-  EXPECT_DOUBLE_EQ(full.head_density, 1.0);
-  EXPECT_DOUBLE_EQ(full.union_density, 1.0);
+  EXPECT_DOUBLE_EQ(full.head_density(), 1.0);
+  EXPECT_DOUBLE_EQ(full.union_density(), 1.0);
   EXPECT_EQ(full.kv_bytes_read, full.kv_bytes_dense);
   EXPECT_EQ(full.index_bytes_read, 0);
   // 2 layers, 2 KV heads, K and V of 32 float32, positions 500 .. 518.
@@ -71,12 +72,12 @@ TEST_F(EngineTest, FullAttentionReadsEverythingAndDynamicNoMore) {
   for (int kv_len = 501; kv_len < 520; ++kv_len) tokens += kv_len;
   EXPECT_EQ(full.kv_bytes_dense, tokens * 2 * 2 * 2 * 32 * 4);
   EXPECT_EQ(dynamic.kv_bytes_dense, full.kv_bytes_dense);
-  EXPECT_LE(dynamic.head_density, dynamic.union_density);
+  EXPECT_LE(dynamic.head_density(), dynamic.union_density());
   EXPECT_LT(dynamic.kv_bytes_read, full.kv_bytes_read);
   EXPECT_GT(dynamic.index_bytes_read, 0);
-  ASSERT_EQ(dynamic.layers.size(), 2u);
-  EXPECT_NEAR((dynamic.layers[0].union_density + dynamic.layers[1].union_density) / 2,
-              dynamic.union_density, 1e-12);
+  ASSERT_EQ(outcome.layers.size(), 2u);
+  EXPECT_NEAR((outcome.layers[0].union_density + outcome.layers[1].union_density) / 2,
+              dynamic.union_density(), 1e-12);
 }
 
 TEST_F(EngineTest, OnlyTheSameTenantSharesAPrefixAndOnlyWhenNothingChangesIt) {
@@ -489,14 +490,14 @@ TEST_F(EngineTest, APlainCheckpointIsSparseAndSaysSo) {
   // 7 decode rows of 2 layers and 2 KV heads. Their 18 full blocks of 16 tokens, of which 3 are
   // always read, have records of 100 bytes; keys of 32 floats are scored: those 3 blocks and the
   // tail of 13 tokens and more.
-  const AttentionStatistics& counted = answer.finished->attention;
+  const AttentionSums& counted = answer.finished->attention;
   int64_t expected = 0;
   for (int64_t kv_len = 301; kv_len < 308; ++kv_len) {
     const int64_t full = kv_len / 16;
     expected += 4 * (full * 100 + (kv_len - (full - 3) * 16) * 32 * 4);
   }
   EXPECT_EQ(counted.index_bytes_read, expected);
-  EXPECT_LT(counted.union_density, 1.0);
+  EXPECT_LT(counted.union_density(), 1.0);
 
   options.index = IndexKind::kMoment;
   const auto moment = Start(options);

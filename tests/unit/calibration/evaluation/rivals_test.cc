@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "calibration/evaluation/attention/fit_constants.h"
-#include "calibration/evaluation/attention/index_reads.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/block_estimate.h"
@@ -221,30 +220,6 @@ TEST_F(RivalsTest, WhatIsReadToChooseIsCountedInBytes) {
     EXPECT_NEAR(scores[i].index_read, share(wanted[i]), 1e-9) << i;
     EXPECT_NEAR(scores[i].bytes_read(), scores[i].union_density + share(wanted[i]), 1e-9) << i;
   }
-}
-
-TEST(IndexBytesRead, CountsRecordsAndTheKeysThatRelativeThresholdsScore) {
-  const KvGeometry outlier = {.num_kv_heads = 2,
-                              .head_dim = 64,
-                              .block_size = 64,
-                              .dtype = DType::kFloat16,
-                              .index = IndexKind::kOutlier,
-                              .index_dtype = DType::kInt8};
-  KvGeometry moment = outlier;
-  moment.index = IndexKind::kMoment;
-  moment.index_dtype = DType::kFloat16;
-  EvaluatedAttention way = {.name = "", .options = {.pinned_blocks = 2, .sink_blocks = 1}};
-  EXPECT_EQ(IndexBytesRead(way, moment, 640 + 5, 4), 10 * 260);
-  EXPECT_EQ(IndexBytesRead(way, outlier, 640 + 5, 4), 10 * 196);
-  EXPECT_EQ(IndexBytesRead(way, moment, 3 * 64 + 63, 4), 0) << "all is read anyway";
-  way.options.relative = true;
-  EXPECT_EQ(IndexBytesRead(way, outlier, 640 + 5, 4), 10 * 196 + (3 * 64 + 5) * 128);
-  way.options.relative = false;
-  way.rival = MakeWindow({256.0});
-  EXPECT_EQ(IndexBytesRead(way, moment, 640, 4), 0);
-  way.rival = nullptr;
-  way.options.admit_all = true;
-  EXPECT_EQ(IndexBytesRead(way, moment, 640, 4), 0);
 }
 
 // Judges what a rival is asked, by the keys and records of the cache as they come to it.

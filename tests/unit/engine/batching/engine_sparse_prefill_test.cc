@@ -23,11 +23,11 @@ Request Sparse(uint32_t seed, int32_t max_tokens = 3) {
   return request;
 }
 
-void ExpectSameRows(const AttentionStatistics& got, const AttentionStatistics& want) {
+void ExpectSameRows(const AttentionSums& got, const AttentionSums& want) {
   EXPECT_EQ(got.prefill_rows, want.prefill_rows);
   EXPECT_EQ(got.prefill_keys_attended, want.prefill_keys_attended);
   EXPECT_EQ(got.prefill_keys_eligible, want.prefill_keys_eligible);
-  EXPECT_NEAR(got.prefill_density, want.prefill_density, 1e-12);
+  EXPECT_NEAR(got.prefill_density(), want.prefill_density(), 1e-12);
 }
 
 TEST(SparsePrefillStatistics, CountEveryRowOfThePrompt) {
@@ -37,13 +37,13 @@ TEST(SparsePrefillStatistics, CountEveryRowOfThePrompt) {
   const auto answer = Ask(*engine, Sparse(1));
   ASSERT_TRUE(answer.finished) << answer.status;
   EXPECT_TRUE(answer.started[0].attention.options.sparse_prefill);
-  const AttentionStatistics& attention = answer.finished->attention;
+  const AttentionSums& attention = answer.finished->attention;
   EXPECT_EQ(attention.prefill_rows, kPromptTokens);
   EXPECT_EQ(attention.prefill_keys_eligible, int64_t{kPromptTokens} * (kPromptTokens + 1) / 2 *
                                                  config.num_layers * config.num_query_heads);
   EXPECT_LT(attention.prefill_keys_attended, attention.prefill_keys_eligible);
-  EXPECT_GT(attention.prefill_density, 0.1);
-  EXPECT_LT(attention.prefill_density, 1.0);
+  EXPECT_GT(attention.prefill_density(), 0.1);
+  EXPECT_LT(attention.prefill_density(), 1.0);
 
   Request full = Sparse(2);
   full.attention.sparse_prefill = false;

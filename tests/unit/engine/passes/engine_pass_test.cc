@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "engine/batching/attention_counter.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model.h"
 #include "engine/passes/pass_cells.h"
@@ -84,7 +83,6 @@ class HandRun {
 
   PassOutcome Measure(const Pass& pass) {
     PassOutcome outcome;
-    AttentionCounter counter(config(), cache_->geometry());
     const auto heads =
         static_cast<size_t>(config().num_layers) * static_cast<size_t>(config().num_query_heads);
     if (pass.recall) {
@@ -103,7 +101,7 @@ class HandRun {
       const bool prefill = begin < pass.decode_from;
       int32_t end = prefill ? pass.decode_from : begin + 1;
       if (pass.bins && begin < pass.collect_from) end = std::min(end, pass.collect_from);
-      Rows(pass, begin, end, cells.get(), counter, outcome);
+      Rows(pass, begin, end, cells.get(), outcome);
       begin = end;
     }
     if (cells) {
@@ -112,13 +110,11 @@ class HandRun {
       outcome.collected_rows = pass.decode_from - pass.collect_from;
     }
     EXPECT_TRUE(backend_->Finish().ok());
-    outcome.attention = counter.Statistics(true);
     return outcome;
   }
 
  private:
-  void Rows(const Pass& pass, int32_t begin, int32_t end, Buffer* cells, AttentionCounter& counter,
-            PassOutcome& outcome) {
+  void Rows(const Pass& pass, int32_t begin, int32_t end, Buffer* cells, PassOutcome& outcome) {
     const ResolvedAttention attention = ResolveAttention(pass.attention, config());
     SequenceRows rows = {.num_rows = end - begin,
                          .position = begin,
@@ -159,14 +155,8 @@ class HandRun {
     }
     ASSERT_TRUE(model_->Finish().ok());
     if (rows.kind != RowKind::kDecode) return;
-    const int32_t full_blocks = end / cache_->geometry().block_size;
-    const bool screens = !rows.attention.admit_all && full_blocks > rows.attention.pinned_blocks;
-    for (int32_t layer = 0; layer < config().num_layers; ++layer) {
-      counter.AddLayer(
-          layer, {attended.data() + layer * 4, read.data() + layer * 2, values.data() + layer * 2},
-          end, {.records = screens ? full_blocks : 0});
-    }
-    counter.AddRow();
+    outcome.attention.Add(CountDecodeRow(config(), cache_->geometry(), rows.attention, end,
+                                         {attended.data(), read.data(), values.data()}));
   }
 
   std::unique_ptr<Backend> backend_;
@@ -188,12 +178,11 @@ void ExpectSameOutcome(const absl::StatusOr<PassOutcome>& got, const PassOutcome
   EXPECT_EQ(got->attention.decode_rows, expected.attention.decode_rows) << where;
   EXPECT_EQ(got->attention.kv_bytes_dense, expected.attention.kv_bytes_dense) << where;
   EXPECT_EQ(got->collected_rows, expected.collected_rows) << where;
-  EXPECT_EQ(got->attention.layers.size(), expected.attention.layers.size()) << where;
   ASSERT_EQ(got->cells.size(), expected.cells.size()) << where;
   if (tolerance > 0.0) return;
   EXPECT_EQ(got->attention.kv_bytes_read, expected.attention.kv_bytes_read) << where;
   EXPECT_EQ(got->attention.index_bytes_read, expected.attention.index_bytes_read) << where;
-  EXPECT_DOUBLE_EQ(got->attention.head_density, expected.attention.head_density) << where;
+  EXPECT_DOUBLE_EQ(got->attention.head_density(), expected.attention.head_density()) << where;
   EXPECT_EQ(got->above, expected.above) << where;
   EXPECT_EQ(got->above_admitted, expected.above_admitted) << where;
   // All cells but the gate's, which is rounded as the work was cut.
@@ -248,7 +237,7 @@ TEST_F(PassTest, TheRaggedPassesMeasureSomething) {
   bool missed = false;
   bool counted = false;
   for (const PassOutcome& outcome : ByHand()) {
-    pruned = pruned || outcome.attention.union_density < 0.95;
+    pruned = pruned || outcome.attention.union_density() < 0.95;
     for (size_t i = 0; i < outcome.above.size(); ++i) {
       missed = missed || outcome.above_admitted[i] < outcome.above[i];
     }

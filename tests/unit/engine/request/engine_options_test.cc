@@ -205,8 +205,8 @@ TEST_P(Options, EveryChoiceChangesSomething) {
     request.stopping.max_tokens = 40;
     const auto answer = Ask(*engine, std::move(request));
     ASSERT_TRUE(answer.finished) << answer.status;
-    const AttentionStatistics& attention = answer.finished->attention;
-    EXPECT_EQ(attention.union_density == 1.0, full);
+    const AttentionSums& attention = answer.finished->attention;
+    EXPECT_EQ(attention.union_density() == 1.0, full);
     outcomes.push_back({answer.ids, attention.kv_bytes_read});
     for (size_t i = 0; i + 1 < outcomes.size(); ++i) {
       EXPECT_NE(outcomes[i], outcomes.back()) << i << " and " << outcomes.size() - 1;

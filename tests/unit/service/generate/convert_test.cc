@@ -176,8 +176,8 @@ TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
   event.matched_stop = "END";
   event.timing.queue = std::chrono::milliseconds(1500);
   event.attention.decode_rows = 2;
-  event.attention.head_density = 0.25;
-  event.attention.layers = {{0.2, 0.3}, {0.3, 0.4}};
+  event.attention.head_density_sum = 0.5;
+  event.layers = {{0.2, 0.3}, {0.3, 0.4}};
   v1::Finished finished = ToMessage(event).finished();
   EXPECT_EQ(finished.stop_string(), "END");
   EXPECT_EQ(finished.timing().queue().seconds(), 1);
@@ -197,20 +197,20 @@ TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
 TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
   FinishedEvent event;
   event.attention = {.decode_rows = 7,
-                     .head_density = 0.25,
-                     .union_density = 0.5,
                      .keys_attended = 1,
                      .keys_eligible = 2,
                      .keys_read = 3,
                      .values_read = 9,
                      .keys_cached = int64_t{1} << 40,
+                     .head_density_sum = 1.75,
+                     .union_density_sum = 3.5,
                      .kv_bytes_read = 5,
                      .kv_bytes_dense = 6,
                      .index_bytes_read = 8,
                      .prefill_rows = 13,
-                     .prefill_density = 0.25,
                      .prefill_keys_attended = 14,
-                     .prefill_keys_eligible = 56};
+                     .prefill_keys_eligible = 56,
+                     .prefill_density_sum = 3.25};
   const v1::AttentionStats attention = ToMessage(event).finished().attention();
   EXPECT_EQ(attention.decode_steps(), 7);
   EXPECT_EQ(attention.head_density(), 0.25);

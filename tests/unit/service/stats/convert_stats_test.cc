@@ -53,8 +53,8 @@ AccountSeries SeriesOf(AttentionMode mode, const std::string& profile, int64_t r
                       .keys_eligible = 40 * rows,
                       .keys_read = 9 * rows,
                       .keys_cached = 20 * rows,
-                      .head_density = 0.25 * static_cast<double>(rows),
-                      .union_density = 0.5 * static_cast<double>(rows),
+                      .head_density_sum = 0.25 * static_cast<double>(rows),
+                      .union_density_sum = 0.5 * static_cast<double>(rows),
                       .kv_bytes_read = 900 * rows,
                       .kv_bytes_dense = 2000 * rows,
                       .index_bytes_read = 7 * rows};
@@ -266,8 +266,8 @@ TEST(ConvertStats, QualityStandsBesideWhatCalibrationPromised) {
   status.telemetry.accounts = {VersionOf("legal", 1, 0.164), VersionOf("legal", 2, 0.164)};
   AccountSeries& measured = status.telemetry.accounts[0];
   measured.attention.shadow_row_layers = 4;
-  measured.attention.mass_kept = 3.6;
-  measured.attention.output_error = 0.8;
+  measured.attention.mass_kept_sum = 3.6;
+  measured.attention.output_error_sum = 0.8;
   measured.recent.all.shadow_row_layers = 2;
   measured.recent.all.mass_kept = 1.6;
   measured.fallbacks = 3;

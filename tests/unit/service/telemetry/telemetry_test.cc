@@ -56,34 +56,17 @@ struct Sums {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
-  AttentionTotals attention;
+  AttentionSums attention;
 };
 
 void Add(const FinishedEvent& answer, Sums& totals) {
   totals.prompt_tokens += answer.prompt_tokens;
   totals.cached_tokens += answer.cached_tokens;
   totals.output_tokens += answer.output_tokens;
-  const AttentionStatistics& attention = answer.attention;
-  totals.attention.decode_rows += attention.decode_rows;
-  totals.attention.keys_attended += attention.keys_attended;
-  totals.attention.keys_eligible += attention.keys_eligible;
-  totals.attention.keys_read += attention.keys_read;
-  totals.attention.keys_cached += attention.keys_cached;
-  totals.attention.values_read += attention.values_read;
-  totals.attention.prefill_rows += attention.prefill_rows;
-  totals.attention.prefill_keys_attended += attention.prefill_keys_attended;
-  totals.attention.prefill_keys_eligible += attention.prefill_keys_eligible;
-  totals.attention.prefill_density +=
-      attention.prefill_density * static_cast<double>(attention.prefill_rows);
-  totals.attention.kv_bytes_read += attention.kv_bytes_read;
-  totals.attention.kv_bytes_dense += attention.kv_bytes_dense;
-  totals.attention.index_bytes_read += attention.index_bytes_read;
-  const auto rows = static_cast<double>(attention.decode_rows);
-  totals.attention.head_density += attention.head_density * rows;
-  totals.attention.union_density += attention.union_density * rows;
+  totals.attention.Add(answer.attention);
 }
 
-void ExpectSame(const AttentionTotals& got, const AttentionTotals& want, const std::string& what) {
+void ExpectSame(const AttentionSums& got, const AttentionSums& want, const std::string& what) {
   EXPECT_EQ(got.decode_rows, want.decode_rows) << what;
   EXPECT_EQ(got.keys_attended, want.keys_attended) << what;
   EXPECT_EQ(got.keys_eligible, want.keys_eligible) << what;
@@ -93,12 +76,13 @@ void ExpectSame(const AttentionTotals& got, const AttentionTotals& want, const s
   EXPECT_EQ(got.prefill_rows, want.prefill_rows) << what;
   EXPECT_EQ(got.prefill_keys_attended, want.prefill_keys_attended) << what;
   EXPECT_EQ(got.prefill_keys_eligible, want.prefill_keys_eligible) << what;
-  EXPECT_NEAR(got.prefill_density, want.prefill_density, 1e-9 * want.prefill_density) << what;
+  EXPECT_NEAR(got.prefill_density_sum, want.prefill_density_sum, 1e-9 * want.prefill_density_sum)
+      << what;
   EXPECT_EQ(got.kv_bytes_read, want.kv_bytes_read) << what;
   EXPECT_EQ(got.kv_bytes_dense, want.kv_bytes_dense) << what;
   EXPECT_EQ(got.index_bytes_read, want.index_bytes_read) << what;
-  EXPECT_NEAR(got.head_density, want.head_density, 1e-9 * want.head_density) << what;
-  EXPECT_NEAR(got.union_density, want.union_density, 1e-9 * want.union_density) << what;
+  EXPECT_NEAR(got.head_density_sum, want.head_density_sum, 1e-9 * want.head_density_sum) << what;
+  EXPECT_NEAR(got.union_density_sum, want.union_density_sum, 1e-9 * want.union_density_sum) << what;
 }
 
 // Of the accounts that `belongs` names.
@@ -199,7 +183,7 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
     const bool frozen = key.first == AttentionMode::kProfile;
     const testing::Labels labels = {{"mode", std::string(Name(key.first))},
                                     {"profile", frozen ? key.second : "none"}};
-    const AttentionTotals& totals = want.attention;
+    const AttentionSums& totals = want.attention;
     EXPECT_EQ(page.Sum("eta_attention_decode_rows_total", labels), number(totals.decode_rows));
     EXPECT_EQ(page.Sum("eta_attention_keys_attended_total", labels), number(totals.keys_attended));
     EXPECT_EQ(page.Sum("eta_attention_keys_eligible_total", labels), number(totals.keys_eligible));
@@ -356,13 +340,16 @@ class LabelFoldTest : public TelemetryTest {
               int32_t attended, int32_t read) {
     const std::vector<int32_t> tokens_attended(2 * 4, attended);  // [L, 1, HQ]
     const std::vector<int32_t> tokens_read(2 * 2, read);          // [L, 1, HKV]
-    const DecodeRowReport row{
-        .request = &request,
-        .attention = &attention,
-        .kv_len = context,
-        .keys_attended =
-            std::accumulate(tokens_attended.begin(), tokens_attended.end(), int64_t{0}),
-        .keys_read = std::accumulate(tokens_read.begin(), tokens_read.end(), int64_t{0})};
+    const DecodeRowReport row{.request = &request,
+                              .attention = &attention,
+                              .kv_len = context,
+                              .sums = {.decode_rows = 1,
+                                       .keys_attended = 8 * attended,
+                                       .keys_eligible = 8 * context,
+                                       .keys_read = 4 * read,
+                                       .keys_cached = 4 * context,
+                                       .head_density_sum = attended / static_cast<double>(context),
+                                       .union_density_sum = read / static_cast<double>(context)}};
     StepReport step;
     step.sequences = step.decode_rows = step.num_rows = 1;
     step.decode = {&row, 1};
@@ -822,10 +809,7 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   const DecodeRowReport full{.request = &request,
                              .attention = &attention,
                              .kv_len = 100,
-                             .fallback = true,
-                             .keys_attended = 400,
-                             .keys_read = 200,
-                             .values_read = 200};
+                             .sums = {.fallback_rows = 1, .fallback_kv_bytes_read = 51200}};
   telemetry.OnStep(
       {.sequences = 1, .decode_rows = 1, .decode = std::span(&full, 1), .shadow = measured});
   FinishedEvent outcome;
@@ -846,8 +830,8 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   EXPECT_EQ(account.tenant, "acme");
   EXPECT_EQ(account.version, 3);
   EXPECT_EQ(account.attention.shadow_row_layers, 2);
-  EXPECT_NEAR(account.attention.mass_kept, 1.6, 1e-6);
-  EXPECT_NEAR(account.attention.output_error, 0.4, 1e-6);
+  EXPECT_NEAR(account.attention.mass_kept_sum, 1.6, 1e-6);
+  EXPECT_NEAR(account.attention.output_error_sum, 0.4, 1e-6);
   EXPECT_EQ(account.mass_kept.count(), 2);
   EXPECT_EQ(account.recent.all.shadow_row_layers, 2);
   EXPECT_NEAR(account.recent.all.mass_kept, 1.6, 1e-6);

@@ -58,10 +58,10 @@ TEST_F(MinMass, WhatKeepsTooLittleGoesOnWithFullAttention) {
   EXPECT_EQ(answer.started.at(0).attention.begin, Begin::kAsAsked);
   ASSERT_TRUE(answer.finished->full_from.has_value());
   EXPECT_EQ(*answer.finished->full_from, kSwitch) << "within 200 tokens";
-  const AttentionStatistics& attention = answer.finished->attention;
+  const AttentionSums& attention = answer.finished->attention;
   EXPECT_EQ(attention.shadow_row_layers, MassEstimate::kLeast) << "full rows are not measured";
-  EXPECT_LT(attention.mass_kept, 0.999);
-  EXPECT_GT(attention.output_error, 0.0);
+  EXPECT_LT(attention.mass_kept(), 0.999);
+  EXPECT_GT(attention.output_error(), 0.0);
 
   // Up to there the answer is what it is without a bound; the densities tell the rest.
   const Answer careless = Ask(*Start(Options()), Losing({}));
@@ -74,12 +74,12 @@ TEST_F(MinMass, WhatKeepsTooLittleGoesOnWithFullAttention) {
   // Rows with full attention are no rows of what was asked for.
   Request shorter = Losing({});
   shorter.stopping.max_tokens = kSwitch;
-  const AttentionStatistics own = Ask(*Start(Options()), shorter).finished->attention;
+  const AttentionSums own = Ask(*Start(Options()), shorter).finished->attention;
   EXPECT_EQ(attention.decode_rows, own.decode_rows);
   EXPECT_EQ(attention.keys_attended, own.keys_attended);
   EXPECT_EQ(attention.keys_read, own.keys_read);
   EXPECT_EQ(attention.kv_bytes_dense, own.kv_bytes_dense);
-  EXPECT_EQ(attention.union_density, own.union_density);
+  EXPECT_EQ(attention.union_density(), own.union_density());
   EXPECT_EQ(attention.decode_rows + attention.fallback_rows, kTokens - 1);
   Request whole = Losing({});
   whole.attention = {.mode = AttentionMode::kFull};
@@ -168,7 +168,7 @@ TEST_F(MinMass, StepsThatArePreparedChangeNothing) {
   const Answer deferred = Ask(**engine, Losing(0.999f));
   EXPECT_EQ(deferred.finished->full_from, plain.finished->full_from);
   EXPECT_EQ(deferred.ids, plain.ids);
-  EXPECT_EQ(deferred.finished->attention.mass_kept, plain.finished->attention.mass_kept);
+  EXPECT_EQ(deferred.finished->attention.mass_kept(), plain.finished->attention.mass_kept());
 }
 
 TEST_F(MinMass, IsMeasuredWithoutARateToo) {

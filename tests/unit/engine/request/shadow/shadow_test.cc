@@ -60,7 +60,7 @@ TEST_F(Shadow, APassMeasuresEveryDecodeRowAndLayer) {
   }
   EXPECT_EQ(outcome.attention.shadow_row_layers, 140);
   const double mean = std::accumulate(outcome.mass.begin(), outcome.mass.end(), 0.0) / 140;
-  EXPECT_NEAR(outcome.attention.mass_kept, mean, 1e-6);
+  EXPECT_NEAR(outcome.attention.mass_kept(), mean, 1e-6);
 
   EngineOptions narrow = Options();
   narrow.max_running = 3;
@@ -144,7 +144,7 @@ class Reports final : public Observer {
     const std::lock_guard lock(mutex_);
     answers_row_layers_ += outcome.attention.shadow_row_layers;
     answers_mass_ +=
-        outcome.attention.mass_kept * static_cast<double>(outcome.attention.shadow_row_layers);
+        outcome.attention.mass_kept() * static_cast<double>(outcome.attention.shadow_row_layers);
     kv_bytes_ += outcome.attention.kv_bytes_read;
   }
 
