@@ -16,63 +16,67 @@
 namespace eta {
 namespace {
 
-absl::Status Unsupported(const std::string& field, const std::string& sentence) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(field, ": ", sentence),
-                   {.reason = "UNSUPPORTED_BY_MODEL", .field = field});
+absl::Status Unsupported(const std::string& message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, message,
+                   {.reason = "UNSUPPORTED_BY_MODEL"});
 }
 
-// Checks the fields that CheckProfileContent does not. The conditions are written so that NaN
-// fails.
-absl::Status CheckFields(const CalibrationJob& job, const ModelConfig& config) {
-  if (!IsRequestId(job.id)) {
-    return InvalidField("id", kRequestIdRule);
-  }
-  if (!(job.held_out > 0.0 && job.held_out <= kMaxHeldOut)) {
-    return InvalidField("held_out", absl::StrCat("must be in (0, ", kMaxHeldOut, "]"));
-  }
-  if (job.z_recall && !(*job.z_recall > 0.0 && *job.z_recall <= 1.0)) {
-    return InvalidField("z_recall", "must be in (0, 1]");
-  }
-  if (job.min_retrieval && !(*job.min_retrieval > 0.0 && *job.min_retrieval <= 1.0)) {
-    return InvalidField("min_retrieval", "must be in (0, 1]");
-  }
-  const bool gated = config.gate == Gate::kSilu;
-  if (job.temper_special.value_or(false) && !gated) {
-    return Unsupported("special_keys", "tempered special keys need a model with a gate");
-  }
-  if (job.uniform_floor.value_or(false) && !gated) {
-    return Unsupported("floor", "a uniform floor needs a model with a gate");
-  }
-  if (job.target.kind == ProfileTargetKind::kMatchDynamic && !(config.has_predictor && gated)) {
-    return Unsupported("target.match_dynamic",
-                       "this model has no dynamic thresholds to match: ask for head_density, "
-                       "union_density, max_perplexity_increase or retained_mass");
-  }
-  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity && !config.has_predictor) {
-    return Unsupported("target.dynamic_union_density",
-                       "this model has no dynamic thresholds to read as much as: ask for "
-                       "head_density, union_density, max_perplexity_increase or retained_mass");
-  }
-  return absl::OkStatus();
+// NaN is no share.
+absl::Status CheckShare(const std::string& field, double value, double high) {
+  if (value > 0.0 && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be greater than 0 and at most ", high));
 }
 
 // What only one of the two kinds of thresholds has.
 absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
-  if (info.config.has_predictor) {
-    if (job.target.kind != ProfileTargetKind::kRetainedMass) return absl::OkStatus();
-    return Unsupported("target.retained_mass",
-                       "is for models without a predictor, whose thresholds are relative to the "
-                       "mass of a row");
+  const ModelConfig& config = info.config;
+  if (config.has_predictor) {
+    if (job.target.kind == ProfileTargetKind::kRetainedMass) {
+      return Unsupported(
+          "target.retained_mass: this model predicts thresholds, and a mass is of relative ones");
+    }
+    if (job.target.kind != ProfileTargetKind::kMatchDynamic || config.gate == Gate::kSilu) {
+      return absl::OkStatus();
+    }
+  }
+  constexpr char kAsk[] =
+      ": ask for head_density, union_density, max_perplexity_increase or retained_mass";
+  if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
+    return Unsupported(
+        absl::StrCat("target.match_dynamic: this model has no dynamic thresholds to match", kAsk));
+  }
+  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
+    return Unsupported(absl::StrCat(
+        "target.dynamic_union_density: this model has no dynamic thresholds to read as much as",
+        kAsk));
   }
   constexpr char kNoBound[] =
-      "this model's thresholds are relative: they compare an estimated mass, not a bound with a "
+      ": this model's thresholds are relative: they compare an estimated mass, not a bound with a "
       "width";
-  if (job.z_recall) return Unsupported("z_recall", kNoBound);
-  if (job.z) return Unsupported("z", kNoBound);
-  if (info.config.has_relative_thresholds()) return absl::OkStatus();
-  return Unsupported("model",
-                     "predicts no thresholds, and relative ones need an index of kind outlier "
-                     "(--index=outlier)");
+  if (job.z_recall) return Unsupported(absl::StrCat("z_recall", kNoBound));
+  if (job.settings.z) return Unsupported(absl::StrCat("z", kNoBound));
+  if (config.has_relative_thresholds()) return absl::OkStatus();
+  return Unsupported(
+      "model: predicts no thresholds, and relative ones need an index of kind outlier "
+      "(--index=outlier)");
+}
+
+int64_t MostSequenceTokens(const Limits& limits) {
+  return std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
+}
+
+int32_t SequenceTokens(int32_t wanted, const Limits& limits) {
+  const int64_t tokens = wanted == 0 ? kDefaultSequenceTokens : wanted;
+  // cannot wrap: at most kMaxCalibrationRows
+  return static_cast<int32_t>(std::min(tokens, MostSequenceTokens(limits)));
+}
+
+absl::Status CheckSequenceTokens(int32_t wanted, int32_t block_size, const Limits& limits) {
+  const int64_t low = int64_t{kMinSequenceBlocks} * block_size;
+  const int64_t high = MostSequenceTokens(limits);
+  const int64_t tokens = wanted == 0 ? SequenceTokens(0, limits) : wanted;
+  if (tokens >= low && tokens <= high) return absl::OkStatus();
+  return InvalidField("sequence_tokens", absl::StrCat("must be ", low, " to ", high));
 }
 
 absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
@@ -95,16 +99,6 @@ absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<int32_t> SequenceTokens(int32_t wanted, int32_t block_size, const Limits& limits) {
-  const int64_t low = int64_t{kMinSequenceBlocks} * block_size;
-  const int64_t high = std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
-  const int64_t tokens = wanted == 0 ? std::min<int64_t>(kDefaultSequenceTokens, high) : wanted;
-  if (tokens < low || tokens > high) {
-    return InvalidField("sequence_tokens", absl::StrCat("must be ", low, " to ", high));
-  }
-  return static_cast<int32_t>(tokens);
 }
 
 // Refuses a bound on a perplexity or a mass that too few tokens would judge.
@@ -142,11 +136,21 @@ ProfileTarget DefaultTarget(const ModelConfig& config) {
           kDefaultPerplexityIncrease};
 }
 
+absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const Limits& limits) {
+  RETURN_IF_ERROR(CheckShare("held_out", job.held_out, kMaxHeldOut));
+  RETURN_IF_ERROR(CheckShare("z_recall", job.z_recall.value_or(1.0), 1.0));
+  RETURN_IF_ERROR(CheckBounds("", job.settings));
+  if (info.config.gate == Gate::kNone) RETURN_IF_ERROR(RefuseGated("", job.settings));
+  RETURN_IF_ERROR(CheckShare("min_retrieval", job.min_retrieval.value_or(1.0), 1.0));
+  RETURN_IF_ERROR(CheckKind(job, info));
+  return CheckSequenceTokens(job.sequence_tokens, info.block_size, limits);
+}
+
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job) {
   const ModelConfig& config = info.config;
-  RETURN_IF_ERROR(CheckFields(job, config));
-  RETURN_IF_ERROR(CheckKind(job, info));
+  if (!IsRequestId(job.id)) return InvalidField("id", kRequestIdRule);
+  RETURN_IF_ERROR(CheckJob(job, info, limits));
   PreparedJob prepared;
   prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;
   prepared.beta = config.gate == Gate::kSilu ? config.beta : kUngatedBeta;
@@ -160,27 +164,21 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                       .block_size = info.block_size,
                       .sub_block = info.sub_block};
   content.formats = {.index = info.index, .kv_dtype = info.kv_dtype, .weights = info.weights};
+  AttentionChoice choice = {.mode = AttentionMode::kProfile,
+                            .profile = std::make_shared<const ThresholdProfile>(),
+                            .settings = job.settings};
+  content.settings = ResolveAttention(choice, config).used;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!field.in_profile) (content.settings.*member).reset();
+  });
   if (config.has_predictor) {
-    const ResolvedAttention defaults =
-        ResolveAttention({.mode = AttentionMode::kProfile,
-                          .profile = std::make_shared<const ThresholdProfile>(),
-                          .z = job.z,
-                          .uniform_floor = job.uniform_floor},
-                         config);
     content.thresholds.assign(
         static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
-    content.z = defaults.options.z;
-    content.floor = defaults.options.uniform_floor ? ProfileFloor::kUniform : ProfileFloor::kNone;
-    content.temper_special = job.temper_special.value_or(config.temper_special);
   } else {
     content.relative_c = kDefaultRelativeC;
+    content.settings.z = 0.0f;
+    content.settings.uniform_floor = content.settings.temper_special = false;
   }
-  content.offset = job.offset;
-  content.sink_blocks = job.sink_blocks.value_or(config.sink_blocks);
-  content.shared_reads = job.shared_reads.value_or(config.shared_reads);
-  content.confirm = job.confirm.value_or(false);
-  content.sparse_prefill = job.sparse_prefill.value_or(false);
-  content.min_mass = job.min_mass;
   content.target = job.target;
   // Stand-ins, so that the other fields can be checked before anything is measured.
   content.evidence = {.perplexity_full = 1.0,
@@ -190,12 +188,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   RETURN_IF_ERROR(CheckProfileContent(content));
 
   RETURN_IF_ERROR(CheckSamples(job, config.vocab_size));
-  const absl::StatusOr<int32_t> sequence_tokens =
-      SequenceTokens(job.sequence_tokens, info.block_size, limits);
-  if (!sequence_tokens.ok()) return sequence_tokens.status();
   absl::StatusOr<SampleSplit> split =
       SplitSamples(job.samples,
-                   {.sequence_tokens = *sequence_tokens,
+                   {.sequence_tokens = SequenceTokens(job.sequence_tokens, limits),
                     .min_tokens = kMinSequenceBlocks * info.block_size,
                     .beginning = info.beginning,
                     .held_out = job.held_out,

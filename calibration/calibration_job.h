@@ -38,6 +38,10 @@ inline constexpr double kUngatedBeta = 20.0;
 // sparsest profile that stays within so much of full attention.
 ProfileTarget DefaultTarget(const ModelConfig& config);
 
+// All that can be said of a job before its samples are tokens, but for its id and labels.
+// INVALID_ARGUMENT naming the field; FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL).
+absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const Limits& limits);
+
 // Errors are INVALID_ARGUMENT and FAILED_PRECONDITION, as those of Calibrate before any pass.
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job);

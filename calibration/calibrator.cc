@@ -116,7 +116,7 @@ class Calibration {
     SetThresholds(shift_, content_);
     if (collected) {
       content_.reached.soft_density = MeanSoftDensity(collected->histogram(), content_.thresholds,
-                                                      prepared_.beta, content_.offset);
+                                                      prepared_.beta, *content_.settings.offset);
     }
     if (absl::Status s = CheckProfileContent(content_); !s.ok()) {
       return absl::InternalError("calibration made a bad profile: " + std::string(s.message()));
@@ -161,27 +161,22 @@ class Calibration {
   // Under the same rule for special keys: of a model without a gate there is none.
   std::optional<bool> TemperSpecial() const {
     if (config_.gate == Gate::kNone) return std::nullopt;
-    return content_.temper_special;
+    return content_.settings.temper_special;
   }
   AttentionChoice Full() const {
-    return {.mode = AttentionMode::kFull, .temper_special = TemperSpecial()};
+    return {.mode = AttentionMode::kFull, .settings = {.temper_special = TemperSpecial()}};
   }
   AttentionChoice Dynamic() const {
-    return {.mode = AttentionMode::kDynamic,
-            .offset = content_.offset,
-            .z = content_.z,
-            .uniform_floor = content_.floor == ProfileFloor::kUniform,
-            .sink_blocks = content_.sink_blocks,
-            .shared_reads = content_.shared_reads,
-            .confirm = content_.confirm,
-            .sparse_prefill = content_.sparse_prefill,
-            .temper_special = TemperSpecial()};
+    AttentionChoice dynamic = {.mode = AttentionMode::kDynamic, .settings = content_.settings};
+    dynamic.settings.temper_special = TemperSpecial();
+    dynamic.settings.min_mass.reset();
+    return dynamic;
   }
   // The attention of a request that names the profile and sets nothing else.
   AttentionChoice Frozen(double shift) const {
     ProfileContent trial = content_;
     SetThresholds(shift, trial);
-    trial.min_mass.reset();  // nothing is to go on with full attention here
+    trial.settings.min_mass.reset();  // nothing is to go on with full attention here
     return {.mode = AttentionMode::kProfile,
             .profile = ThresholdProfileOf(trial, job_.id, /*version=*/0)};
   }
@@ -210,7 +205,7 @@ class Calibration {
 
   // Solves head by head: all at once would do, but takes seconds for a large model.
   absl::Status Solve(const ScoreHistogram& histogram) {
-    FrozenOptions options = {.beta = prepared_.beta, .offset = content_.offset};
+    FrozenOptions options = {.beta = prepared_.beta, .offset = *content_.settings.offset};
     if (!prepared_.has_dynamic_gate) {
       options.density = Bounded() || AsDynamic() ? kFirstDensity : job_.target.value;
     }

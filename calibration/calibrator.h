@@ -56,18 +56,9 @@ struct CalibrationJob {
   int64_t equal_documents = 0;  // left out by the caller; the evidence counts them with its own
   double held_out = 0.25;       // share of the tokens, (0, kMaxHeldOut]; whole documents
   ProfileTarget target;
-  // The first two are of models with a predictor.
-  std::optional<double> z_recall;  // (0, 1]: z per head, for this share of above-threshold keys
-  std::optional<float> z;          // [0, 16], of every head; absent: the model's default
-  float offset = 0.0f;             // [-100, 100]
-  // Absent, all four: the model's default.
-  std::optional<bool> uniform_floor;
-  std::optional<int32_t> sink_blocks;  // [0, 1024]
-  std::optional<bool> shared_reads;
-  std::optional<bool> confirm;         // absent: no
-  std::optional<bool> sparse_prefill;  // absent: no
-  std::optional<bool> temper_special;  // needs a gate
-  std::optional<float> min_mass;       // (0, 1]; absent: none
+  AttentionSettings settings;      // what the profile says; z is of models with a predictor alone
+  std::optional<double> z_recall;  // likewise; (0, 1]: z per head, for this share of
+                                   // above-threshold keys
   // Promises (promises.h). The share of the needles which full attention finds that must be kept,
   // (0, 1]; and that a profile may be made which loses more than one may by default.
   std::optional<double> min_retrieval;

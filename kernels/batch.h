@@ -32,6 +32,16 @@ struct AttentionOptions {
   float relative_c = -3.9f;  // c
 };
 
+// Full blocks that are read in any case: sinks and pinned ones, at most kMaxAlwaysRead of each.
+inline constexpr int32_t kMaxAlwaysRead = 1024;
+inline int32_t NumAlwaysRead(const AttentionOptions& options) {
+  return options.sink_blocks + options.pinned_blocks;
+}
+// Whether full block `ordinal` of `count` is one of them.
+inline bool IsAlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t count) {
+  return ordinal < options.sink_blocks || ordinal >= count - options.pinned_blocks;
+}
+
 // The consecutive rows of one sequence in a step. Row i stands at position `position + i` and
 // attends to T = position + i + 1 keys, its own included. K and V of all rows are appended before
 // any row attends. So the last block that a row reads may already hold K and V of later rows.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "calibration/calibration_job.h"
 #include "calibration/calibrator.h"
+#include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/calibrate_report.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/progress_bar.h"
@@ -42,15 +43,7 @@ struct CalibrateCommand {
   std::optional<double> retained_mass;
   bool match_dynamic = false;
   std::optional<double> z_recall;
-  std::optional<float> z;
-  float offset = 0.0f;
-  std::optional<std::string> floor;
-  std::optional<int32_t> sink_blocks;
-  std::optional<std::string> reads;
-  bool confirm = false;
-  std::string prefill = "full";
-  std::optional<std::string> special_keys;
-  std::optional<float> min_mass;
+  AttentionSettings settings;
   std::optional<double> min_retrieval;
   bool allow_loss = false;
   std::vector<std::string> labels;
@@ -145,41 +138,15 @@ void CalibrateCommand::RegisterDefaults(CLI::App& command) {
                   "z of each head: the smallest that admits this share of the keys above its "
                   "threshold")
       ->check(CheckShare);
-  command
-      .add_option("--z", z,
-                  "Width of the bound in deviations, of every head [1.5 with a floor, 2 without]")
-      ->check([](const std::string& number) { return CheckReal(number, 0.0, 16.0); });
-  command.add_option("--offset", offset, "Operating offset of the thresholds; above 0 admits more")
-      ->check([](const std::string& number) { return CheckReal(number, -100.0, 100.0); })
-      ->capture_default_str();
-  command
-      .add_option("--floor", floor,
-                  "Weight of pruned keys: uniform or none [uniform for gated models]")
-      ->check(CLI::IsMember({"uniform", "none"}));
-  command
-      .add_option("--sink_blocks", sink_blocks,
-                  "First blocks that are always read [the model's default]")
-      ->check(CLI::Range(0, ModelConfig::kMaxSinkBlocks));
-  command
-      .add_option("--reads", reads,
-                  "What a head attends to: its own blocks, or all that are shared with its group "
-                  "[the model's default]")
-      ->check(CLI::IsMember({"own", "shared"}));
-  command.add_flag("--confirm", confirm,
-                   "Read V of a block only if its true scores reach the threshold");
-  command
-      .add_option("--prefill", prefill,
-                  "What rows of a prompt attend to: full, or sparse for the blocks that they admit")
-      ->check(CLI::IsMember({"full", "sparse"}))
-      ->capture_default_str();
-  command
-      .add_option("--special_keys", special_keys,
-                  "Keys of control tokens: attend, or temper to exp(0) [the model's default]")
-      ->check(CLI::IsMember({"attend", "temper"}));
-  command
-      .add_option("--min_mass", min_mass,
-                  "Requests that keep less of full attention's mass go on with full attention")
-      ->check(CheckShare);
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!field.in_profile) return;
+    const auto set = [this, field, member](const std::string& value) {
+      const absl::Status status = SetField(field.name, field, value, settings.*member);
+      if (!status.ok()) throw CLI::ValidationError(absl::StrCat("--", status.message()));
+    };
+    command.add_option_function<std::string>(absl::StrCat("--", field.name), set, field.help)
+        ->type_name(RangeOf(field));
+  });
 }
 
 void CalibrateCommand::RegisterPromises(CLI::App& command) {
@@ -268,19 +235,11 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
                         .tenant = "eta-eval",
                         .held_out = held_out,
                         .target = Target(engine.info().config),
+                        .settings = settings,
                         .z_recall = z_recall,
-                        .z = z,
-                        .offset = offset,
-                        .sink_blocks = sink_blocks,
-                        .min_mass = min_mass,
                         .min_retrieval = min_retrieval,
                         .allow_loss = allow_loss,
                         .sequence_tokens = sequence_tokens};
-  if (floor) job.uniform_floor = *floor == "uniform";
-  if (reads) job.shared_reads = *reads == "shared";
-  job.confirm = confirm;
-  job.sparse_prefill = prefill == "sparse";
-  if (special_keys) job.temper_special = *special_keys == "temper";
   for (const std::string& label : labels) {
     const size_t equals = label.find('=');
     if (equals == std::string::npos) return InvalidField("label", "must be KEY=VALUE");

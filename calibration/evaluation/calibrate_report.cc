@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/promises/promises.h"
 #include "nlohmann/json.hpp"
 
@@ -47,16 +48,13 @@ Json AsJson(const std::optional<Number>& number) {
   return number ? Json(*number) : Json(nullptr);
 }
 
-// "c -4.28, 1 sink blocks, reads shared": the thresholds that were chosen, and what goes with them.
+// "relative, c -4.28; offset 0, reads shared": the thresholds that were chosen, and what goes
+// with them.
 std::string OperatingPoint(const ProfileContent& content) {
-  const std::string thresholds = content.relative_c
-                                     ? absl::StrFormat("relative, c %g", *content.relative_c)
-                                     : absl::StrCat("one per head, z ", content.z);
-  return absl::StrFormat(
-      "thresholds %s; offset %g, %d sink blocks, reads %s%s, prefill %s, special keys %s\n",
-      thresholds, content.offset, content.sink_blocks, content.shared_reads ? "shared" : "own",
-      content.confirm ? " and confirmed" : "", content.sparse_prefill ? "sparse" : "full",
-      content.temper_special ? "tempered" : "attended");
+  const std::string thresholds =
+      content.relative_c ? absl::StrFormat("relative, c %g", *content.relative_c) : "one per head";
+  return absl::StrCat("thresholds ", thresholds, "; ",
+                      Describe(ThresholdProfileOf(content, "", 0)->settings), "\n");
 }
 
 std::string Retrieval(const ProfileEvidence& evidence) {

@@ -39,6 +39,15 @@ class Writer {
     for (const float value : values) Number(value);
   }
   void Boolean(bool value) { Number(static_cast<uint8_t>(value)); }
+  // Of a profile, which has it.
+  template <typename T>
+  void Setting(const std::optional<T>& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      Boolean(*value);
+    } else {
+      Number(*value);
+    }
+  }
   template <typename T>
   void Optional(const std::optional<T>& value) {
     Boolean(value.has_value());
@@ -96,7 +105,14 @@ class Reader {
     values.resize(count);
     for (float& value : values) Number(value);
   }
-  void Boolean(bool& value) { value = Flag(); }
+  template <typename T>
+  void Setting(std::optional<T>& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      value = Flag();
+    } else {
+      Number(value.emplace());
+    }
+  }
   template <typename T>
   void Optional(std::optional<T>& value) {
     if (Flag()) Number(value.emplace());
@@ -144,9 +160,9 @@ void VisitNumbers(Stream& stream, Content& content) {
   stream.Number(content.formats.index);
   stream.Number(content.formats.kv_dtype);
   stream.Number(content.formats.weights);
-  stream.Number(content.offset);
-  stream.Number(content.z);
-  stream.Number(content.floor);
+  stream.Setting(content.settings.offset);
+  stream.Setting(content.settings.z);
+  stream.Setting(content.settings.uniform_floor);
   stream.Number(content.target.kind);
   stream.Number(content.target.value);
   stream.Number(content.reached.soft_density);
@@ -177,13 +193,13 @@ void VisitNumbers(Stream& stream, Content& content) {
   stream.Optional(content.evidence.retained_mass_p1);
   stream.Optional(content.evidence.single_needles);
   stream.Optional(content.evidence.multi_needles);
-  stream.Number(content.sink_blocks);
-  stream.Boolean(content.shared_reads);
-  stream.Boolean(content.temper_special);
-  stream.Optional(content.min_mass);
+  stream.Setting(content.settings.sink_blocks);
+  stream.Setting(content.settings.shared_reads);
+  stream.Setting(content.settings.temper_special);
+  stream.Optional(content.settings.min_mass);
   stream.Optional(content.relative_c);
-  stream.Boolean(content.confirm);
-  stream.Boolean(content.sparse_prefill);
+  stream.Setting(content.settings.confirm);
+  stream.Setting(content.settings.sparse_prefill);
 }
 
 void WriteContent(const ProfileContent& content, Writer& out) {

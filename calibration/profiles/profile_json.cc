@@ -31,10 +31,6 @@ constexpr std::array<std::string_view, 4> kKvDtypeNames = {"float16", "bfloat16"
                                                            "float8_e4m3"};
 constexpr std::array<std::string_view, 2> kWeights = {Name(WeightFormat::kNative),
                                                       Name(WeightFormat::kInt8)};
-constexpr std::array<std::string_view, 2> kFloors = {"none", "uniform"};
-constexpr std::array<std::string_view, 2> kReads = {"own", "shared"};
-constexpr std::array<std::string_view, 2> kPrefills = {"full", "sparse"};
-constexpr std::array<std::string_view, 2> kSpecialKeys = {"attend", "temper"};
 constexpr std::array<std::string_view, 6> kTargets = {
     "match_dynamic",           "head_density",          "union_density",
     "max_perplexity_increase", "dynamic_union_density", "retained_mass"};
@@ -69,6 +65,22 @@ void Write(std::string_view key, const std::optional<float>& value, JsonWriter& 
     json.Value(*value);
   } else {
     json.Value(nullptr);
+  }
+}
+
+template <typename T>
+void Write(const AttentionField& field, const std::optional<T>& value, JsonWriter& json) {
+  json.Key(field.name);
+  if (!value) {
+    json.Value(nullptr);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (field.IsYesOrNo()) {
+      json.Value(*value);
+    } else {
+      json.Value(field.Word(*value));
+    }
+  } else {
+    json.Value(*value);
   }
 }
 
@@ -242,18 +254,27 @@ void ReadFormats(JsonFields& fields, ProfileFormats& formats) {
   formats.weights = static_cast<WeightFormat>(Choice(fields, "weights", kWeights));
 }
 
+void Read(JsonFields& fields, const AttentionField& field, std::optional<float>& value) {
+  const std::string name = field.name;
+  if (field.optional && fields.IsNull(name)) return;
+  value = static_cast<float>(fields.Number(name));
+}
+void Read(JsonFields& fields, const AttentionField& field, std::optional<int32_t>& value) {
+  value = static_cast<int32_t>(fields.Integer(field.name, 0, kMaxSize));
+}
+void Read(JsonFields& fields, const AttentionField& field, std::optional<bool>& value) {
+  const std::string name = field.name;
+  value = field.IsYesOrNo()
+              ? fields.Boolean(name)
+              : Choice(fields, name, std::array<std::string_view, 2>{field.no, field.yes}) == 1;
+}
+
 // A profile's defaults, and its kind.
 void ReadOperatingPoint(JsonFields& fields, ProfileContent& content) {
-  content.offset = static_cast<float>(fields.Number("offset"));
-  content.z = static_cast<float>(fields.Number("z"));
-  content.floor = static_cast<ProfileFloor>(Choice(fields, "floor", kFloors));
-  content.sink_blocks = static_cast<int32_t>(fields.Integer("sink_blocks", 0, kMaxSize));
-  content.shared_reads = Choice(fields, "reads", kReads) == 1;
-  content.temper_special = Choice(fields, "special_keys", kSpecialKeys) == 1;
-  content.min_mass = FloatOrNull(fields, "min_mass");
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (field.in_profile) Read(fields, field, content.settings.*member);
+  });
   content.relative_c = FloatOrNull(fields, "relative_threshold");
-  content.confirm = fields.Boolean("confirm");
-  content.sparse_prefill = Choice(fields, "prefill", kPrefills) == 1;
 }
 
 absl::Status CheckHeader(const Json& json) {
@@ -305,15 +326,9 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("index").Value(Name(content.formats.index));
   json.Key("kv_dtype").Value(Name(content.formats.kv_dtype));
   json.Key("weights").Value(Name(content.formats.weights));
-  json.Key("offset").Value(content.offset);
-  json.Key("z").Value(content.z);
-  json.Key("floor").Value(kFloors[static_cast<size_t>(content.floor)]);
-  json.Key("sink_blocks").Value(content.sink_blocks);
-  json.Key("reads").Value(kReads[content.shared_reads ? 1 : 0]);
-  json.Key("confirm").Value(content.confirm);
-  json.Key("prefill").Value(kPrefills[content.sparse_prefill ? 1 : 0]);
-  json.Key("special_keys").Value(kSpecialKeys[content.temper_special ? 1 : 0]);
-  Write("min_mass", content.min_mass, json);
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (field.in_profile) Write(field, content.settings.*member, json);
+  });
   Write("relative_threshold", content.relative_c, json);
   json.Key("target").BeginObject();
   json.Key("kind").Value(kTargets[static_cast<size_t>(content.target.kind)]);

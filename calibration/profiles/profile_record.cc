@@ -21,7 +21,6 @@ constexpr size_t kMaxLabelBytes = 255;
 constexpr int32_t kMaxLayers = 1024;
 constexpr int32_t kMaxHeads = 1024;
 constexpr int32_t kMaxBlock = 1024;
-constexpr int32_t kMaxSinkBlocks = 1024;
 
 bool IsSha256(std::string_view digest) {
   return digest.size() == 64 && std::all_of(digest.begin(), digest.end(), [](char c) {
@@ -79,6 +78,22 @@ absl::Status CheckFormats(const ProfileFormats& formats) {
   }
 }
 
+// All that a profile says is there, and nothing else.
+absl::Status CheckSettings(const AttentionSettings& settings) {
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    const bool there = (settings.*member).has_value();
+    if (status.ok() && field.in_profile && !field.optional && !there) {
+      status = InvalidField(field.name, "must be set");
+    }
+    if (status.ok() && !field.in_profile && there) {
+      status = InvalidField(field.name, "is no profile's to say");
+    }
+  });
+  RETURN_IF_ERROR(status);
+  return CheckBounds("", settings);
+}
+
 // A relative profile has nothing that its rule does not read.
 absl::Status CheckRelative(const ProfileContent& content) {
   RETURN_IF_ERROR(
@@ -88,9 +103,9 @@ absl::Status CheckRelative(const ProfileContent& content) {
   };
   if (!content.thresholds.empty()) return none("thresholds", "must be absent");
   if (!content.z_per_head.empty()) return none("z_per_head", "must be absent");
-  if (content.z != 0.0f) return none("z", "must be 0");
-  if (content.floor != ProfileFloor::kNone) return none("floor", "must be none");
-  if (content.temper_special) return none("special_keys", "must be attend");
+  if (content.settings.z != 0.0f) return none("z", "must be 0");
+  if (*content.settings.uniform_floor) return none("floor", "must be none");
+  if (*content.settings.temper_special) return none("special_keys", "must be attend");
   if (content.formats.index != IndexKind::kOutlier) return none("index", "must be outlier");
   return absl::OkStatus();
 }
@@ -113,7 +128,7 @@ absl::Status CheckPerHead(const ProfileContent& content) {
     return InvalidField("z_per_head", "must be as many numbers as thresholds, or none");
   }
   for (const float z : content.z_per_head) {
-    RETURN_IF_ERROR(CheckRange("z_per_head", z, 0, AttentionChoice::kMaxZ));
+    RETURN_IF_ERROR(CheckRange("z_per_head", z, 0, AttentionSettings::kMaxZ));
   }
   return absl::OkStatus();
 }
@@ -291,17 +306,8 @@ absl::Status CheckProfileContent(const ProfileContent& content) {
   RETURN_IF_ERROR(CheckFingerprint("tokenizer_fingerprint", content.tokenizer_fingerprint));
   RETURN_IF_ERROR(CheckGeometry(content.geometry));
   RETURN_IF_ERROR(CheckFormats(content.formats));
+  RETURN_IF_ERROR(CheckSettings(content.settings));
   RETURN_IF_ERROR(content.relative_c ? CheckRelative(content) : CheckPerHead(content));
-  RETURN_IF_ERROR(CheckRange("offset", content.offset, -AttentionChoice::kMaxOffset,
-                             AttentionChoice::kMaxOffset));
-  RETURN_IF_ERROR(CheckRange("z", content.z, 0, AttentionChoice::kMaxZ));
-  if (content.floor != ProfileFloor::kNone && content.floor != ProfileFloor::kUniform) {
-    return InvalidField("floor", "is unknown");
-  }
-  RETURN_IF_ERROR(CheckRange("sink_blocks", content.sink_blocks, 0, kMaxSinkBlocks));
-  if (content.min_mass && !(*content.min_mass > 0.0f && *content.min_mass <= 1.0f)) {
-    return InvalidField("min_mass", "must be in (0, 1]");
-  }
   RETURN_IF_ERROR(CheckTarget(content.target));
   RETURN_IF_ERROR(CheckTargetOfKind(content));
   for (const auto& [field, value] : {std::pair{"soft_density", content.reached.soft_density},

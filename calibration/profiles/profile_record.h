@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/tenant.h"
+#include "engine/request/attention_settings.h"
 #include "kernels/dtype.h"
 #include "kernels/params.h"
 
@@ -36,8 +37,6 @@ struct ProfileFormats {
   WeightFormat weights = WeightFormat::kNative;
   friend bool operator==(const ProfileFormats&, const ProfileFormats&) = default;
 };
-
-enum class ProfileFloor : uint8_t { kNone = 0, kUniform = 1 };
 
 enum class ProfileTargetKind : uint8_t {
   kMatchDynamic = 0,           // value 0
@@ -135,15 +134,9 @@ struct ProfileContent {
   std::optional<float> relative_c;  // c, [-100, 100]; kept to the bit
   std::vector<float> thresholds;    // tau, [L, HQ], finite; kept to the bit
   std::vector<float> z_per_head;    // [L, HQ], each in [0, 16]; empty: `z` for every head
-  float offset = 0.0f;              // a, [-100, 100]
-  float z = 0.0f;                   // [0, 16]
-  ProfileFloor floor = ProfileFloor::kNone;
-  int32_t sink_blocks = 0;  // [0, 1024]
-  bool shared_reads = false;
-  bool temper_special = false;
-  std::optional<float> min_mass;  // (0, 1]
-  bool confirm = false;
-  bool sparse_prefill = false;
+  // What a request runs with that says nothing else: all of it but min_mass, which may be absent,
+  // and what no profile says (AttentionField::in_profile).
+  AttentionSettings settings;
   ProfileTarget target;
   ReachedDensities reached;
   ProfileEvidence evidence;

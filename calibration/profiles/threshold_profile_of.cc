@@ -15,17 +15,12 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->thresholds = content.thresholds;
   profile->head_z = content.z_per_head;
   profile->relative_c = content.relative_c;
-  profile->offset = content.offset;
-  if (!content.relative_c) {  // which has none of these three
-    profile->z = content.z;
-    profile->uniform_floor = content.floor == ProfileFloor::kUniform;
-    profile->temper_special = content.temper_special;
+  profile->settings = content.settings;
+  if (content.relative_c) {
+    profile->settings.z.reset();
+    profile->settings.uniform_floor.reset();
+    profile->settings.temper_special.reset();
   }
-  profile->sink_blocks = content.sink_blocks;
-  profile->shared_reads = content.shared_reads;
-  profile->confirm = content.confirm;
-  profile->sparse_prefill = content.sparse_prefill;
-  profile->min_mass = content.min_mass;
   profile->model_fingerprint = content.model_fingerprint;
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;
   profile->block_size = content.geometry.block_size;

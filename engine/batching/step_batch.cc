@@ -98,7 +98,7 @@ bool StepBatch::Prunes(const SequenceRows& rows, int32_t i) const {
   const AttentionOptions& attention = rows.attention;
   const int32_t full_blocks = (rows.position + i + 1) / geometry().block_size;
   return rows.kind == RowKind::kDecode && !attention.admit_all &&
-         full_blocks > int64_t{attention.pinned_blocks} + attention.sink_blocks;
+         full_blocks > NumAlwaysRead(attention);
 }
 
 }  // namespace eta

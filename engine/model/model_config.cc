@@ -10,6 +10,7 @@
 #include "engine/model/config_fields.h"
 #include "engine/model/model_family.h"
 #include "engine/model/rope_config.h"
+#include "kernels/batch.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -168,7 +169,7 @@ void ReadAttentionDefaults(ConfigFields& fields, ModelConfig& config) {
   config.index = IsOther(fields, "eta_index", "moment", "outlier", outlier) ? IndexKind::kOutlier
                                                                             : IndexKind::kMoment;
   config.sink_blocks =
-      fields.Int("eta_sink_blocks", 0, ModelConfig::kMaxSinkBlocks, config.sink_blocks);
+      fields.Int("eta_sink_blocks", 0, kMaxAlwaysRead, config.sink_blocks);
   config.shared_reads = IsOther(fields, "eta_reads", "own", "shared", config.shared_reads);
   config.temper_special =
       IsOther(fields, "eta_special_keys", "attend", "temper", config.temper_special);

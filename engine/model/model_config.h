@@ -24,7 +24,6 @@ constexpr std::string_view Name(IndexKind index) {
 }
 
 struct ModelConfig {
-  static constexpr int32_t kMaxSinkBlocks = 1024;
   static constexpr int32_t kMaxTrainedContext = 1 << 24;
 
   int32_t vocab_size = 0;       // [1, 2^20]

@@ -94,7 +94,7 @@ AttentionSums CountPrefillRow(const ModelConfig& config, int32_t kv_len, const R
 int64_t IndexBytesRead(const AttentionOptions& options, const KvGeometry& geometry, int32_t kv_len,
                        int64_t record_bytes) {
   const int64_t full_blocks = kv_len / geometry.block_size;
-  const int64_t others = full_blocks - options.sink_blocks - options.pinned_blocks;
+  const int64_t others = full_blocks - NumAlwaysRead(options);
   if (options.admit_all || others <= 0) return 0;
   const int64_t scored = options.relative ? kv_len - others * geometry.block_size : 0;
   return full_blocks * record_bytes + scored * KvKeyBytes(geometry);

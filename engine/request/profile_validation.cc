@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -83,7 +84,7 @@ absl::Status CheckThresholds(const ThresholdProfile& profile, const ModelConfig&
   if (!profile.relative_c) {
     absl::Status status = CheckTable("thresholds", profile.thresholds, heads, -kFinite, kFinite);
     if (!profile.head_z.empty()) {
-      status.Update(CheckTable("head_z", profile.head_z, heads, 0.0f, AttentionChoice::kMaxZ));
+      status.Update(CheckTable("head_z", profile.head_z, heads, 0.0f, AttentionSettings::kMaxZ));
     }
     return status;
   }
@@ -92,21 +93,23 @@ absl::Status CheckThresholds(const ThresholdProfile& profile, const ModelConfig&
                     {{"mismatch", "index"}, {"profile", "outlier"}, {"served", "moment"}});
   }
   absl::Status status = CheckTable("thresholds", profile.thresholds, 0, -kFinite, kFinite);
-  status.Update(CheckTable("head_z", profile.head_z, 0, 0.0f, AttentionChoice::kMaxZ));
-  status.Update(CheckNumber("relative_c", profile.relative_c, -AttentionChoice::kMaxOffset,
-                            AttentionChoice::kMaxOffset));
+  status.Update(CheckTable("head_z", profile.head_z, 0, 0.0f, AttentionSettings::kMaxZ));
+  status.Update(CheckNumber("relative_c", profile.relative_c, -AttentionSettings::kMaxOffset,
+                            AttentionSettings::kMaxOffset));
   return status;
 }
 
 // What requests run with that say nothing else.
 absl::Status CheckOperatingPoint(const ThresholdProfile& profile, const ModelConfig& config) {
-  absl::Status status = CheckNumber("z", profile.z, 0.0f, AttentionChoice::kMaxZ);
-  status.Update(CheckNumber("offset", profile.offset, -AttentionChoice::kMaxOffset,
-                            AttentionChoice::kMaxOffset));
-  status.Update(CheckNumber("sink_blocks", profile.sink_blocks, 0.0f,
-                            static_cast<float>(ModelConfig::kMaxSinkBlocks)));
-  status.Update(CheckNumber("min_mass", profile.min_mass, std::numeric_limits<float>::min(), 1.0f));
-  if (profile.temper_special.value_or(false) && config.gate == Gate::kNone) {
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    using Value = typename std::remove_cvref_t<decltype(profile.settings.*member)>::value_type;
+    if constexpr (!std::is_same_v<Value, bool>) {
+      const float low = field.above_low ? std::numeric_limits<float>::min() : field.low;
+      status.Update(CheckNumber(field.name, profile.settings.*member, low, field.high));
+    }
+  });
+  if (profile.settings.temper_special.value_or(false) && config.gate == Gate::kNone) {
     status.Update(
         Mismatch("tempers special keys, which needs a model with a gate",
                  {{"mismatch", "special_keys"}, {"profile", "temper"}, {"served", "attend"}}));

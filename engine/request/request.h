@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
 #include "engine/chat/chat.h"
+#include "engine/request/attention_settings.h"
 #include "engine/request/attention_sums.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
@@ -69,28 +70,13 @@ enum class AttentionMode : uint8_t { kFull, kDynamic, kProfile };
 // (request/shadow/live_mass.h).
 enum class Begin : uint8_t { kAsAsked, kFull, kFullWhereRecentMassWasLow };
 
-// What the client asked for. Overrides that the mode does not read (z, floor, pinned_blocks,
-// sink_blocks, shared_reads, confirm, sparse_prefill, min_mass and begin of full attention; z of
-// relative thresholds; begin without a min_mass) are refused, never ignored.
+// What the client asked for. Settings that the mode does not read (all but offset and special_keys
+// of full attention; z of relative thresholds; begin without a min_mass) are refused, never
+// ignored.
 struct AttentionChoice {
-  static constexpr float kMaxOffset = 100.0f;
-  static constexpr float kMaxZ = 16.0f;
-
   std::optional<AttentionMode> mode;                // absent: dynamic if the model has it
   std::shared_ptr<const ThresholdProfile> profile;  // kProfile only
-  std::optional<float> offset;                      // [-kMaxOffset, kMaxOffset]
-  std::optional<float> z;                           // [0, kMaxZ]
-  std::optional<bool> uniform_floor;
-  std::optional<int32_t> pinned_blocks;  // [0, 1024]
-  std::optional<int32_t> sink_blocks;    // [0, 1024]
-  std::optional<bool> shared_reads;      // a head attends to all blocks read for its group
-  std::optional<bool> confirm;           // V only of blocks whose true scores reach the threshold
-  std::optional<bool> sparse_prefill;    // rows of the prompt attend to the blocks that they admit
-  // Keys of control tokens weigh exp(0). Full attention reads it too; needs a gate.
-  std::optional<bool> temper_special;
-  // (0, 1]: a request whose shadow rows keep less of full attention's mass goes on with full
-  // attention.
-  std::optional<float> min_mass;
+  AttentionSettings settings;
   std::optional<Begin> begin;  // needs a min_mass, its own or the profile's
 };
 
@@ -103,6 +89,7 @@ struct ResolvedAttention {
   bool temper_special = false;
   std::optional<float> min_mass;
   Begin begin = Begin::kAsAsked;  // other than that with min_mass only
+  AttentionSettings used;         // all of this that has a setting: what a client is told
 
   // Makes it the setting of a sequence's rows, which then point into the profile.
   void ApplyTo(SequenceRows& rows) const {

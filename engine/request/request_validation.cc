@@ -22,7 +22,6 @@ constexpr size_t kMaxStopStrings = 4;
 constexpr size_t kMaxStopStringBytes = 64;
 constexpr size_t kMaxStopIds = 16;
 constexpr int32_t kMaxLogprobs = 20;
-constexpr int32_t kMaxPinnedBlocks = 1024;
 constexpr float kMaxLogitBiasValue = 100.0f;
 constexpr float kGatedZ = 1.5f;  // with the uniform floor
 constexpr float kPlainZ = 2.0f;  // without: the paper's
@@ -171,39 +170,27 @@ AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
   return choice.mode.value_or(HasDynamic(config) ? AttentionMode::kDynamic : AttentionMode::kFull);
 }
 
-// The floor that a sparse request runs with.
-bool UniformFloor(const AttentionChoice& choice, const ModelConfig& config) {
-  if (choice.uniform_floor) return *choice.uniform_floor;
+// What a request says, or else its profile, if it runs with one.
+AttentionSettings SettingsOf(const AttentionChoice& choice, const ModelConfig& config) {
   const bool profile = ModeOf(choice, config) == AttentionMode::kProfile && choice.profile;
-  if (profile && choice.profile->uniform_floor) return *choice.profile->uniform_floor;
-  return config.gate == Gate::kSilu;
+  return profile ? choice.settings.Or(choice.profile->settings) : choice.settings;
 }
 
 void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
   const ModelConfig& config = model.config;
-  check.Range(choice.offset.value_or(0.0f), -AttentionChoice::kMaxOffset,
-              AttentionChoice::kMaxOffset, "attention.offset");
-  check.Range(choice.z.value_or(0.0f), 0.0f, AttentionChoice::kMaxZ, "attention.z");
-  check.Range(int64_t{choice.pinned_blocks.value_or(0)}, 0, kMaxPinnedBlocks,
-              "attention.pinned_blocks");
-  check.Range(int64_t{choice.sink_blocks.value_or(0)}, 0, ModelConfig::kMaxSinkBlocks,
-              "attention.sink_blocks");
-  check.AboveZero(choice.min_mass.value_or(1.0f), 1.0f, "attention.min_mass");
-  check.Precondition(config.gate != Gate::kNone || !choice.temper_special.value_or(false),
-                     "attention.special_keys: to temper keys needs a model with a gate");
+  check.Set(CheckBounds("attention.", choice.settings));
+  if (config.gate == Gate::kNone) {
+    check.Set(RefuseGated("attention.", {.temper_special = choice.settings.temper_special}));
+  }
   switch (ModeOf(choice, config)) {
     case AttentionMode::kFull: {
       const std::string sentence = "full attention prunes nothing and does not read this";
-      check.Require(!choice.z, "attention.z", sentence);
-      check.Require(!choice.uniform_floor, "attention.floor", sentence);
-      check.Require(!choice.pinned_blocks, "attention.pinned_blocks", sentence);
-      check.Require(!choice.sink_blocks, "attention.sink_blocks", sentence);
-      check.Require(!choice.shared_reads, "attention.reads", sentence);
-      check.Require(!choice.confirm, "attention.confirm", sentence);
-      check.Require(!choice.sparse_prefill, "attention.prefill", sentence);
-      check.Require(!choice.min_mass, "attention.min_mass", sentence);
+      ForEachSetting([&](const AttentionField& field, auto member) {
+        check.Require(field.full_reads || !(choice.settings.*member),
+                      absl::StrCat("attention.", field.name), sentence);
+      });
       check.Require(!choice.begin, "attention.begin", sentence);
-      check.Require(config.gate != Gate::kNone || !choice.offset, "attention.offset",
+      check.Require(config.gate != Gate::kNone || !choice.settings.offset, "attention.offset",
                     "full attention of a model without a gate does not read this");
       break;
     }
@@ -218,13 +205,14 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       break;
   }
   const bool full = ModeOf(choice, config) == AttentionMode::kFull;
-  const bool has_min_mass = choice.min_mass || (choice.profile && choice.profile->min_mass);
-  check.Require(full || !choice.begin || has_min_mass, "attention.begin",
+  const AttentionSettings settings = SettingsOf(choice, config);
+  check.Require(full || !choice.begin || settings.min_mass, "attention.begin",
                 "needs a min_mass, the request's own or its profile's");
-  check.Require(full || !config.has_relative_thresholds() || !choice.z, "attention.z",
+  check.Require(full || !config.has_relative_thresholds() || !choice.settings.z, "attention.z",
                 "relative thresholds do not read this");
-  check.Precondition(config.gate != Gate::kNone || full || !UniformFloor(choice, config),
-                     "attention.floor: a uniform floor needs a model with a gate");
+  if (config.gate == Gate::kNone && !full) {
+    check.Set(RefuseGated("attention.", {.uniform_floor = settings.uniform_floor}));
+  }
 }
 
 }  // namespace
@@ -312,32 +300,38 @@ absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limit
 ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config) {
   ResolvedAttention resolved;
   resolved.mode = ModeOf(choice, config);
-  AttentionOptions& options = resolved.options;
-  static const ThresholdProfile kNoProfile;
   if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
-  const ThresholdProfile& profile = resolved.profile ? *resolved.profile : kNoProfile;
-  options.offset = choice.offset.value_or(profile.offset.value_or(0.0f));
+  const AttentionSettings asked = SettingsOf(choice, config);
+  AttentionOptions& options = resolved.options;
+  AttentionSettings& used = resolved.used;
+  options.offset = *(used.offset = asked.offset.value_or(0.0f));
   resolved.temper_special =
-      choice.temper_special.value_or(profile.temper_special.value_or(config.temper_special));
+      *(used.temper_special = asked.temper_special.value_or(config.temper_special));
   if (resolved.mode == AttentionMode::kFull) {
     options.admit_all = true;
     options.uniform_floor = false;
     return resolved;
   }
-  options.uniform_floor = UniformFloor(choice, config);
-  const float usual = options.uniform_floor ? kGatedZ : kPlainZ;
-  options.z = choice.z.value_or(profile.z.value_or(usual));
-  resolved.head_z = !choice.z && !profile.head_z.empty();
-  if (choice.pinned_blocks) options.pinned_blocks = *choice.pinned_blocks;
-  options.sink_blocks =
-      choice.sink_blocks.value_or(profile.sink_blocks.value_or(config.sink_blocks));
-  options.shared_reads =
-      choice.shared_reads.value_or(profile.shared_reads.value_or(config.shared_reads));
-  options.confirm = choice.confirm.value_or(profile.confirm.value_or(false));
-  options.sparse_prefill = choice.sparse_prefill.value_or(profile.sparse_prefill.value_or(false));
+  used = asked.Or(used).Or({.uniform_floor = config.gate == Gate::kSilu,
+                            .pinned_blocks = options.pinned_blocks,
+                            .sink_blocks = config.sink_blocks,
+                            .shared_reads = config.shared_reads,
+                            .confirm = false,
+                            .sparse_prefill = false});
+  options.uniform_floor = *used.uniform_floor;
+  options.z = asked.z.value_or(options.uniform_floor ? kGatedZ : kPlainZ);
+  resolved.head_z =
+      !choice.settings.z && resolved.profile != nullptr && !resolved.profile->head_z.empty();
+  options.pinned_blocks = *used.pinned_blocks;
+  options.sink_blocks = *used.sink_blocks;
+  options.shared_reads = *used.shared_reads;
+  options.confirm = *used.confirm;
+  options.sparse_prefill = *used.sparse_prefill;
   options.relative = config.has_relative_thresholds();
-  if (profile.relative_c) options.relative_c = *profile.relative_c;
-  resolved.min_mass = choice.min_mass ? choice.min_mass : profile.min_mass;
+  if (resolved.profile && resolved.profile->relative_c)
+    options.relative_c = *resolved.profile->relative_c;
+  used.z = options.relative || resolved.head_z ? std::nullopt : std::optional(options.z);
+  resolved.min_mass = used.min_mass;
   resolved.begin = choice.begin.value_or(Begin::kAsAsked);
   return resolved;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/request/attention_settings.h"
 #include "kernels/dtype.h"
 #include "kernels/params.h"
 
@@ -25,15 +26,7 @@ struct ThresholdProfile {
   std::optional<float> relative_c;  // c; of a model without a predictor
 
   // What a request that says nothing else runs with; absent: the model's defaults.
-  std::optional<float> offset;
-  std::optional<float> z;  // of every head, where head_z is empty
-  std::optional<bool> uniform_floor;
-  std::optional<int32_t> sink_blocks;
-  std::optional<bool> shared_reads;
-  std::optional<bool> confirm;
-  std::optional<bool> sparse_prefill;
-  std::optional<bool> temper_special;
-  std::optional<float> min_mass;
+  AttentionSettings settings;  // z: of every head, where head_z is empty
 
   // What it was calibrated for; empty, 0 and absent: not said, not checked.
   std::string model_fingerprint;      // EngineInfo's

@@ -12,32 +12,18 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/calibration_job.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "engine/request/request_validation.h"
 #include "kernels/calibration_cells.h"
 #include "service/profiles/convert_profile.h"
+#include "service/wire/attention_message.h"
 #include "service/wire/payload_digest.h"
 
 namespace eta {
 namespace {
 
 constexpr double kMaxSecondsLeft = 1e9;
-
-// NaN lies in no range.
-absl::Status CheckRange(const std::string& field, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("must be ", low, " to ", high));
-}
-
-absl::Status CheckShare(const std::string& field, double value, double high) {
-  if (value > 0.0 && value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("must be greater than 0 and at most ", high));
-}
-
-absl::Status Unsupported(const std::string& message) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, message,
-                   {.reason = "UNSUPPORTED_BY_MODEL"});
-}
 
 std::string SampleField(int i) {
   return absl::StrCat("samples[", i, "]");
@@ -103,137 +89,25 @@ std::vector<int32_t> DocumentsOf(const v1::CalibrateRequest& message) {
   return documents;
 }
 
-absl::Status CheckSequenceTokens(int32_t tokens, const EngineInfo& info, const Limits& limits) {
-  const int64_t most = std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
-  // cannot wrap: two numbers of 31 bits, in 63
-  return CheckRange("sequence_tokens", tokens, int64_t{kMinSequenceBlocks} * info.block_size,
-                    static_cast<double>(most));
-}
-
-absl::Status SetFloor(const v1::CalibrateRequest& message, const EngineInfo& info,
-                      CalibrationJob& job) {
-  switch (message.floor()) {
-    case v1::FLOOR_UNSPECIFIED:
-      return absl::OkStatus();
-    case v1::FLOOR_NONE:
-      job.uniform_floor = false;
-      return absl::OkStatus();
-    case v1::FLOOR_UNIFORM:
-      job.uniform_floor = true;
-      if (info.config.gate != Gate::kNone) return absl::OkStatus();
-      return Unsupported("floor: a uniform floor needs a model with a gate");
-    default:
-      return InvalidField("floor", "this value is not known to this server");
-  }
-}
-
-// Of a field that names one of two ways, or none.
-template <typename Value>
-absl::Status SetChoice(const char* field, Value value, Value no, Value yes,
-                       std::optional<bool>& choice) {
-  if (static_cast<int>(value) == 0) return absl::OkStatus();
-  if (value != no && value != yes) {
-    return InvalidField(field, "this value is not known to this server");
-  }
-  choice = value == yes;
-  return absl::OkStatus();
-}
-
-// Sinks, reads and their confirmation, the prompt's pass, special keys and the least mass.
-absl::Status SetDefaults(const v1::CalibrateRequest& message, const EngineInfo& info,
-                         CalibrationJob& job) {
-  if (message.has_sink_blocks()) {
-    job.sink_blocks = message.sink_blocks();
-    if (auto s = CheckRange("sink_blocks", *job.sink_blocks, 0, ModelConfig::kMaxSinkBlocks);
-        !s.ok())
-      return s;
-  }
-  if (auto s =
-          SetChoice("reads", message.reads(), v1::READS_OWN, v1::READS_SHARED, job.shared_reads);
-      !s.ok())
-    return s;
-  if (auto s = SetChoice("special_keys", message.special_keys(), v1::SPECIAL_KEYS_ATTEND,
-                         v1::SPECIAL_KEYS_TEMPER, job.temper_special);
-      !s.ok())
-    return s;
-  if (job.temper_special.value_or(false) && info.config.gate == Gate::kNone) {
-    return Unsupported("special_keys: tempered special keys need a model with a gate");
-  }
-  if (message.has_confirm()) job.confirm = message.confirm();
-  if (auto s = SetChoice("prefill", message.prefill(), v1::PREFILL_FULL, v1::PREFILL_SPARSE,
-                         job.sparse_prefill);
-      !s.ok())
-    return s;
-  if (!message.has_min_mass()) return absl::OkStatus();
-  job.min_mass = message.min_mass();
-  return CheckShare("min_mass", *job.min_mass, 1.0);
-}
-
-absl::Status SetPromises(const v1::CalibrateRequest& message, CalibrationJob& job) {
-  job.allow_loss = message.allow_loss();
-  if (!message.has_min_retrieval()) return absl::OkStatus();
-  job.min_retrieval = message.min_retrieval();
-  return CheckShare("min_retrieval", *job.min_retrieval, 1.0);
-}
-
-// What only one kind of thresholds has, constants or a relative one.
-absl::Status CheckKind(const EngineInfo& info, const CalibrationJob& job) {
-  if (info.config.has_predictor) {
-    if (job.target.kind != ProfileTargetKind::kRetainedMass) return absl::OkStatus();
-    return Unsupported("target.retained_mass: this model predicts thresholds");
-  }
-  if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
-    return Unsupported("target.match_dynamic: this model predicts no thresholds");
-  }
-  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
-    return Unsupported("target.dynamic_union_density: this model predicts no thresholds");
-  }
-  constexpr char kNoBound[] =
-      ": this model's thresholds are relative, and compare an estimated mass, not a bound";
-  if (job.z_recall) return Unsupported(absl::StrCat("z_recall", kNoBound));
-  if (job.z) return Unsupported(absl::StrCat("z", kNoBound));
-  if (info.config.has_relative_thresholds()) return absl::OkStatus();
-  return Unsupported(
-      "model: predicts no thresholds, and relative ones need an index of kind outlier "
-      "(--index=outlier)");
-}
-
-absl::Status SetNumbers(const v1::CalibrateRequest& message, const EngineInfo& info,
-                        const Limits& limits, CalibrationJob& job) {
-  if (message.has_held_out()) {
-    job.held_out = message.held_out();
-    if (auto s = CheckShare("held_out", job.held_out, kMaxHeldOut); !s.ok()) return s;
-  }
+absl::Status SetJob(const v1::CalibrateRequest& message, const EngineInfo& info,
+                    const Limits& limits, CalibrationJob& job) {
+  if (message.has_held_out()) job.held_out = message.held_out();
   job.target = DefaultTarget(info.config);
   if (message.has_target()) {
     const auto target = ToTarget("target", message.target());
     if (!target.ok()) return target.status();
     job.target = *target;
   }
-  if (message.has_z_recall()) {
-    job.z_recall = message.z_recall();
-    if (auto s = CheckShare("z_recall", *job.z_recall, 1.0); !s.ok()) return s;
-  }
-  if (message.has_offset()) {
-    job.offset = message.offset();
-    if (auto s = CheckRange("offset", job.offset, -AttentionChoice::kMaxOffset,
-                            AttentionChoice::kMaxOffset);
-        !s.ok())
-      return s;
-  }
-  if (message.has_z()) {
-    job.z = message.z();
-    if (auto s = CheckRange("z", *job.z, 0.0, AttentionChoice::kMaxZ); !s.ok()) return s;
-  }
-  if (auto s = SetFloor(message, info, job); !s.ok()) return s;
-  if (auto s = SetDefaults(message, info, job); !s.ok()) return s;
-  if (auto s = SetPromises(message, job); !s.ok()) return s;
-  if (auto s = CheckKind(info, job); !s.ok()) return s;
-  if (message.has_sequence_tokens()) {
-    job.sequence_tokens = message.sequence_tokens();
-    return CheckSequenceTokens(job.sequence_tokens, info, limits);
-  }
-  return absl::OkStatus();
+  if (message.has_z_recall()) job.z_recall = message.z_recall();
+  const auto settings = ReadSettings("", message);
+  if (!settings.ok()) return settings.status();
+  job.settings = *settings;
+  job.allow_loss = message.allow_loss();
+  if (message.has_min_retrieval()) job.min_retrieval = message.min_retrieval();
+  if (message.has_sequence_tokens()) job.sequence_tokens = message.sequence_tokens();
+  RETURN_IF_ERROR(CheckJob(job, info, limits));
+  if (!message.has_sequence_tokens() || job.sequence_tokens != 0) return absl::OkStatus();
+  return InvalidField("sequence_tokens", "must not be 0: leave it out for the default");
 }
 
 absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
@@ -280,7 +154,7 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
   if (auto s = CheckProfileLabels(plan.job.labels); !s.ok()) return s;
   if (auto s = CheckSamples(message, info, limits, max_tokens); !s.ok()) return s;
   plan.job.documents = DocumentsOf(message);
-  if (auto s = SetNumbers(message, info, limits, plan.job); !s.ok()) return s;
+  if (auto s = SetJob(message, info, limits, plan.job); !s.ok()) return s;
   if (auto s = SetPut(message, plan.put); !s.ok()) return s;
   return plan;
 }

@@ -70,58 +70,9 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     case v1::Attention::MODE_NOT_SET:
       break;
   }
-  if (in.has_offset()) out.offset = in.offset();
-  if (in.has_z()) out.z = in.z();
-  if (in.has_pinned_blocks()) out.pinned_blocks = in.pinned_blocks();
-  switch (in.floor()) {
-    case v1::FLOOR_UNSPECIFIED:
-      break;
-    case v1::FLOOR_NONE:
-      out.uniform_floor = false;
-      break;
-    case v1::FLOOR_UNIFORM:
-      out.uniform_floor = true;
-      break;
-    default:
-      return UnknownEnum("attention.floor");
-  }
-  if (in.has_sink_blocks()) out.sink_blocks = in.sink_blocks();
-  switch (in.reads()) {
-    case v1::READS_UNSPECIFIED:
-      break;
-    case v1::READS_OWN:
-      out.shared_reads = false;
-      break;
-    case v1::READS_SHARED:
-      out.shared_reads = true;
-      break;
-    default:
-      return UnknownEnum("attention.reads");
-  }
-  switch (in.special_keys()) {
-    case v1::SPECIAL_KEYS_UNSPECIFIED:
-      break;
-    case v1::SPECIAL_KEYS_ATTEND:
-      out.temper_special = false;
-      break;
-    case v1::SPECIAL_KEYS_TEMPER:
-      out.temper_special = true;
-      break;
-    default:
-      return UnknownEnum("attention.special_keys");
-  }
-  switch (in.prefill()) {
-    case v1::PREFILL_UNSPECIFIED:
-      break;
-    case v1::PREFILL_FULL:
-      out.sparse_prefill = false;
-      break;
-    case v1::PREFILL_SPARSE:
-      out.sparse_prefill = true;
-      break;
-    default:
-      return UnknownEnum("attention.prefill");
-  }
+  absl::StatusOr<AttentionSettings> settings = ReadSettings("attention.", in);
+  if (!settings.ok()) return settings.status();
+  out.settings = *settings;
   switch (in.begin()) {
     case v1::BEGIN_UNSPECIFIED:
       break;
@@ -137,8 +88,6 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     default:
       return UnknownEnum("attention.begin");
   }
-  if (in.has_min_mass()) out.min_mass = in.min_mass();
-  if (in.has_confirm()) out.confirm = in.confirm();
   return absl::OkStatus();
 }
 
@@ -153,8 +102,7 @@ void Convert(const TokenDetail& in, v1::TokenLogprobs& out) {
 }
 
 void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
-  out.set_offset(in.options.offset);
-  out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
+  WriteSettings(in.used, out);
   if (in.mode == AttentionMode::kFull) {
     out.set_mode(v1::ATTENTION_MODE_FULL);
     return;
@@ -165,19 +113,8 @@ void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
     out.set_profile(in.profile->name);
     out.set_profile_version(in.profile->version);
   }
-  if (in.options.relative) {
-    out.set_relative_threshold(in.options.relative_c);
-  } else if (!in.head_z) {
-    out.set_z(in.options.z);
-  }
-  out.set_floor(in.options.uniform_floor ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
-  out.set_pinned_blocks(in.options.pinned_blocks);
-  out.set_sink_blocks(in.options.sink_blocks);
-  out.set_reads(in.options.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
-  out.set_confirm(in.options.confirm);
-  out.set_prefill(in.options.sparse_prefill ? v1::PREFILL_SPARSE : v1::PREFILL_FULL);
+  if (in.options.relative) out.set_relative_threshold(in.options.relative_c);
   if (!in.min_mass) return;
-  out.set_min_mass(*in.min_mass);
   out.set_begin(in.begin == Begin::kFull ? v1::BEGIN_FULL : v1::BEGIN_AS_ASKED);
 }
 

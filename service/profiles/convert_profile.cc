@@ -5,6 +5,7 @@
 #include "calibration/promises/promises.h"
 #include "engine/base/error.h"
 #include "engine/model/model_config.h"
+#include "service/wire/attention_message.h"
 
 namespace eta {
 namespace {
@@ -85,19 +86,6 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   out.set_dynamic_dominates(DynamicDominates(in));
 }
 
-// The defaults of requests.
-void SetOperatingPoint(const ProfileContent& in, v1::Profile& out) {
-  out.set_offset(in.offset);
-  out.set_z(in.z);
-  out.set_floor(in.floor == ProfileFloor::kUniform ? v1::FLOOR_UNIFORM : v1::FLOOR_NONE);
-  out.set_sink_blocks(in.sink_blocks);
-  out.set_reads(in.shared_reads ? v1::READS_SHARED : v1::READS_OWN);
-  out.set_special_keys(in.temper_special ? v1::SPECIAL_KEYS_TEMPER : v1::SPECIAL_KEYS_ATTEND);
-  if (in.min_mass) out.set_min_mass(*in.min_mass);
-  out.set_confirm(in.confirm);
-  out.set_prefill(in.sparse_prefill ? v1::PREFILL_SPARSE : v1::PREFILL_FULL);
-}
-
 }  // namespace
 
 v1::Profile ToMessage(const ProfileRecord& record) {
@@ -118,7 +106,7 @@ v1::Profile ToMessage(const ProfileRecord& record) {
   message.set_kv_dtype(std::string(Name(content.formats.kv_dtype)));
   message.set_weights(std::string(Name(content.formats.weights)));
   SetTarget(content.target, *message.mutable_target());
-  SetOperatingPoint(content, message);
+  WriteSettings(content.settings, message);
   if (content.relative_c) message.set_relative_threshold(*content.relative_c);
   message.mutable_thresholds()->Add(content.thresholds.begin(), content.thresholds.end());
   message.mutable_z_per_head()->Add(content.z_per_head.begin(), content.z_per_head.end());

@@ -1,6 +1,87 @@
+// lint: untrusted-input, fuzz-covered
 #include "service/wire/attention_message.h"
 
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "google/protobuf/descriptor.h"
+
 namespace eta {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+const FieldDescriptor* Find(const Message& message, const AttentionField& field) {
+  return message.GetDescriptor()->FindFieldByName(field.name);
+}
+
+void Get(const Message& message, const FieldDescriptor* field, std::optional<float>& value) {
+  value = message.GetReflection()->GetFloat(message, field);
+}
+void Get(const Message& message, const FieldDescriptor* field, std::optional<int32_t>& value) {
+  value = message.GetReflection()->GetInt32(message, field);
+}
+// An enum of a choice has 0 for neither, 1 for no and 2 for yes. Others are left out.
+void Get(const Message& message, const FieldDescriptor* field, std::optional<bool>& value) {
+  const Reflection& reflection = *message.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    value = reflection.GetBool(message, field);
+    return;
+  }
+  const int number = reflection.GetEnumValue(message, field);
+  if (number == 1 || number == 2) value = number == 2;
+}
+
+void Set(float value, const FieldDescriptor* field, Message& message) {
+  message.GetReflection()->SetFloat(&message, field, value);
+}
+void Set(int32_t value, const FieldDescriptor* field, Message& message) {
+  message.GetReflection()->SetInt32(&message, field, value);
+}
+void Set(bool value, const FieldDescriptor* field, Message& message) {
+  const Reflection& reflection = *message.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    reflection.SetBool(&message, field, value);
+  } else {
+    reflection.SetEnumValue(&message, field, value ? 2 : 1);
+  }
+}
+
+bool IsUnknown(const Message& message, const FieldDescriptor* field) {
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM &&
+         message.GetReflection()->GetEnumValue(message, field) != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<AttentionSettings> ReadSettings(const std::string& prefix, const Message& message) {
+  AttentionSettings settings;
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    const FieldDescriptor* const found = Find(message, field);
+    if (found == nullptr) return;
+    if (found->has_presence() && !message.GetReflection()->HasField(message, found)) return;
+    Get(message, found, settings.*member);
+    if (!(settings.*member) && IsUnknown(message, found)) {
+      status.Update(
+          InvalidField(absl::StrCat(prefix, field.name), "this value is not known to this server"));
+    }
+  });
+  if (!status.ok()) return status;
+  return settings;
+}
+
+void WriteSettings(const AttentionSettings& settings, Message& message) {
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    const FieldDescriptor* const found = Find(message, field);
+    if (found != nullptr && settings.*member) Set(*(settings.*member), found, message);
+  });
+}
 
 v1::AttentionStats ToMessage(const AttentionSums& sums) {
   v1::AttentionStats message;

@@ -83,8 +83,9 @@ class PrefillBench {
       std::cerr << "prefill_bench: --text: has " << tokens_.size() << " tokens\n";
       std::exit(2);
     }
-    AttentionChoice choice = {.mode = AttentionMode::kDynamic, .sparse_prefill = true};
-    if (!options.reads.empty()) choice.shared_reads = options.reads == "shared";
+    AttentionChoice choice = {.mode = AttentionMode::kDynamic,
+                              .settings = {.sparse_prefill = true}};
+    if (!options.reads.empty()) choice.settings.shared_reads = options.reads == "shared";
     attention_ = ResolveAttention(choice, model_->config());
     if (attention_.temper_special) {
       tempered_ = TemperedKeys(tokenizer->special_ids(), longest);

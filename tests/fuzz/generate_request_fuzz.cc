@@ -48,20 +48,20 @@ std::shared_ptr<const eta::ThresholdProfile> Stored(const std::string& name) {
   profile->num_query_heads = 4;
   profile->thresholds.assign(static_cast<size_t>(8 + reader.Int(0, 1)), reader.Raw<float>());
   if (const auto z = maybe()) profile->head_z.assign(8, *z);
-  profile->offset = maybe();
-  profile->z = maybe();
-  if (reader.Bool()) profile->uniform_floor = reader.Bool();
+  profile->settings.offset = maybe();
+  profile->settings.z = maybe();
+  if (reader.Bool()) profile->settings.uniform_floor = reader.Bool();
   profile->relative_c = maybe();
   if (profile->relative_c && reader.Bool()) {
     profile->thresholds.clear();
     profile->head_z.clear();
   }
-  profile->min_mass = maybe();
-  if (reader.Bool()) profile->sink_blocks = reader.Raw<int32_t>();
-  if (reader.Bool()) profile->shared_reads = reader.Bool();
-  if (reader.Bool()) profile->temper_special = reader.Bool();
-  if (reader.Bool()) profile->confirm = reader.Bool();
-  if (reader.Bool()) profile->sparse_prefill = reader.Bool();
+  profile->settings.min_mass = maybe();
+  if (reader.Bool()) profile->settings.sink_blocks = reader.Raw<int32_t>();
+  if (reader.Bool()) profile->settings.shared_reads = reader.Bool();
+  if (reader.Bool()) profile->settings.temper_special = reader.Bool();
+  if (reader.Bool()) profile->settings.confirm = reader.Bool();
+  if (reader.Bool()) profile->settings.sparse_prefill = reader.Bool();
   return profile;
 }
 

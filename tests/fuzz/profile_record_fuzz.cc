@@ -47,13 +47,13 @@ void Schema3(InputReader& reader, eta::ProfileContent& content) {
   if ((there & 2) != 0) evidence.retained_mass_p1 = Number(reader);
   if ((there & 4) != 0) evidence.single_needles = Needles(reader);
   if ((there & 8) != 0) evidence.multi_needles = Needles(reader);
-  if ((there & 16) != 0) content.min_mass = static_cast<float>(Number(reader));
-  if ((there & 32) != 0) content.sink_blocks = reader.Int(-1, 1100);
-  content.shared_reads = (there & 64) != 0;
-  content.temper_special = (there & 128) != 0;
+  if ((there & 16) != 0) content.settings.min_mass = static_cast<float>(Number(reader));
+  content.settings.sink_blocks = (there & 32) != 0 ? static_cast<int32_t>(reader.Int(-1, 1100)) : 0;
+  content.settings.shared_reads = (there & 64) != 0;
+  content.settings.temper_special = (there & 128) != 0;
   const uint8_t kind = reader.Byte();
-  content.confirm = (kind & 128) != 0;
-  content.sparse_prefill = (kind & 64) != 0;
+  content.settings.confirm = (kind & 128) != 0;
+  content.settings.sparse_prefill = (kind & 64) != 0;
   if ((kind & 32) != 0) content.formats.kv_dtype = static_cast<eta::DType>(reader.Byte());
   if ((kind & 16) != 0) content.formats.weights = static_cast<eta::WeightFormat>(reader.Byte() % 3);
   content.formats.index = static_cast<eta::IndexKind>(kind % 2);
@@ -63,9 +63,9 @@ void Schema3(InputReader& reader, eta::ProfileContent& content) {
   if ((kind & 4) != 0) return;
   content.thresholds.clear();
   content.z_per_head.clear();
-  content.z = 0.0f;
-  content.floor = eta::ProfileFloor::kNone;
-  content.temper_special = false;
+  content.settings.z = 0.0f;
+  content.settings.uniform_floor = false;
+  content.settings.temper_special = false;
   content.target = {eta::ProfileTargetKind::kRetainedMass, (kind & 8) != 0 ? Number(reader) : 0.9};
 }
 
@@ -89,9 +89,9 @@ eta::ProfileContent Content(InputReader& reader) {
     content.z_per_head.resize(content.thresholds.size() + (reader.Byte() % 16 == 0 ? 1 : 0), 1.0f);
     if (!content.z_per_head.empty()) content.z_per_head[0] = static_cast<float>(Number(reader));
   }
-  content.offset = static_cast<float>(Number(reader));
-  content.z = static_cast<float>(Number(reader));
-  content.floor = static_cast<eta::ProfileFloor>(reader.Byte() % 16 == 0 ? reader.Byte() : 1);
+  content.settings.offset = static_cast<float>(Number(reader));
+  content.settings.z = static_cast<float>(Number(reader));
+  content.settings.uniform_floor = reader.Byte() % 16 != 0;
   content.target.kind = static_cast<eta::ProfileTargetKind>(
       reader.Byte() % 16 == 0 ? reader.Byte() : reader.Byte() % 5);
   content.target.value = reader.Bool() ? 0.0 : Number(reader);

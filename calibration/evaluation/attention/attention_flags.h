@@ -17,7 +17,7 @@ namespace eta {
 // Parsing the command line writes these flags. The object must not move until then.
 struct AttentionFlags {
   std::vector<std::string> names;
-  AttentionSettings settings;  // of every way of attending that does not say otherwise
+  EvaluationSettings settings;  // of every way of attending that does not say otherwise
 
   // Adds --attention and the settings.
   void Register(CLI::App& command);

@@ -71,7 +71,7 @@ absl::StatusOr<std::shared_ptr<const Rival>> MakeRival(const AttentionName& name
 }
 
 // The cache of the model, of another block size or kind of index where that is set.
-KvGeometry GeometryFor(const AttentionSettings& settings, const ModelConfig& config,
+KvGeometry GeometryFor(const EvaluationSettings& settings, const ModelConfig& config,
                        const KvGeometry& geometry) {
   if (!settings.block_size && !settings.index) return geometry;
   ModelConfig other = config;
@@ -86,40 +86,34 @@ KvGeometry GeometryFor(const AttentionSettings& settings, const ModelConfig& con
 }  // namespace
 
 absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
-                                                    const AttentionSettings& settings,
+                                                    const EvaluationSettings& settings,
                                                     const Runtime& loaded,
                                                     const KvGeometry& model_geometry) {
   const ModelConfig& config = loaded.config();
   const absl::StatusOr<AttentionName> name = ParseAttentionName(text);
   if (!name.ok()) return name.status();
-  AttentionSettings all = name->settings.Or(settings);
-  SetLocality(name->kind, all);
+  EvaluationSettings all = name->settings.Or(settings);
+  SetLocality(name->kind, all.attention);
   const KvGeometry geometry = GeometryFor(all, config, model_geometry);
-  if (all.temper_special.value_or(false) && config.gate == Gate::kNone) {
+  if (all.attention.temper_special.value_or(false) && config.gate == Gate::kNone) {
     return InvalidField("special_keys", "must be attend: the model has no gate");
   }
   if (name->kind == AttentionKind::kFull) {
-    if (name->settings.of_sparse_attention()) {
+    if (AsksOfSparseAttention(name->settings.attention)) {
       return InvalidField("attention", "full attention prunes nothing and reads no such setting");
     }
     // The offset moves the gate too, so it applies to full attention as well.
     return EvaluatedAttention{
         .name = text,
-        .options = {.offset = all.offset.value_or(0.0f), .uniform_floor = false, .admit_all = true},
+        .options = {.offset = all.attention.offset.value_or(0.0f),
+                    .uniform_floor = false,
+                    .admit_all = true},
+        .used = {.temper_special = all.attention.temper_special.value_or(config.temper_special)},
         .profile = nullptr,
-        .temper_special = all.temper_special.value_or(config.temper_special),
+        .temper_special = all.attention.temper_special.value_or(config.temper_special),
         .geometry = geometry};
   }
-  AttentionChoice choice = {.mode = AttentionMode::kDynamic,
-                            .offset = all.offset,
-                            .z = all.z,
-                            .uniform_floor = all.uniform_floor,
-                            .pinned_blocks = all.pinned_blocks,
-                            .sink_blocks = all.sink_blocks,
-                            .shared_reads = all.shared_reads,
-                            .confirm = all.confirm,
-                            .sparse_prefill = all.sparse_prefill,
-                            .temper_special = all.temper_special};
+  AttentionChoice choice = {.mode = AttentionMode::kDynamic, .settings = all.attention};
   if (name->kind == AttentionKind::kProfile) {
     absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name->file);
     if (!profile.ok()) return profile.status();
@@ -129,10 +123,10 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
   }
   absl::StatusOr<std::shared_ptr<const Rival>> rival = MakeRival(*name, loaded);
   if (!rival.ok()) return rival.status();
-  if (*rival != nullptr && all.confirm.value_or(false)) {
+  if (*rival != nullptr && all.attention.confirm.value_or(false)) {
     return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
   }
-  if (*rival != nullptr && all.sparse_prefill.value_or(false)) {
+  if (*rival != nullptr && all.attention.sparse_prefill.value_or(false)) {
     return InvalidField("prefill_attention",
                         "must be full: a rival chooses blocks of decode rows alone");
   }
@@ -149,8 +143,10 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
   if (options.uniform_floor && config.gate != Gate::kSilu) {
     return InvalidField("floor", "must be none: the model has no gate");
   }
+  if (!resolved.head_z) resolved.used.z = options.z;
   EvaluatedAttention evaluated = {.name = text,
                                   .options = options,
+                                  .used = resolved.used,
                                   .profile = std::move(resolved.profile),
                                   .head_z = resolved.head_z,
                                   .temper_special = resolved.temper_special,

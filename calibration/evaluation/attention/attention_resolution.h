@@ -12,7 +12,7 @@ namespace eta {
 // `settings` hold where the name says nothing else. InvalidArgument, naming the field, for what the
 // model, the backend or the index does not have. FailedPrecondition for a profile of another model.
 absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& name,
-                                                    const AttentionSettings& settings,
+                                                    const EvaluationSettings& settings,
                                                     const Runtime& loaded,
                                                     const KvGeometry& geometry);
 

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/request/request.h"
 
 namespace eta {
 namespace {
 
-constexpr int32_t kMaxBlocks = 1024;  // pinned blocks, sink blocks
-constexpr int32_t kLeastBlock = 4;    // tokens of a block, and what they are a multiple of
+constexpr int32_t kLeastBlock = 4;  // tokens of a block, and what they are a multiple of
 constexpr int32_t kMostBlock = 128;
 
 template <typename T>
@@ -38,6 +38,16 @@ absl::Status SetChoice(const std::string& name, const std::string& text, const c
   }
   out = text == yes;
   return absl::OkStatus();
+}
+
+// As the flags are called.
+std::vector<std::string> SettingNames() {
+  std::vector<std::string> names;
+  ForEachSetting([&](const AttentionField& field, auto) {
+    if (IsEvaluated(field)) names.push_back(FlagOf(field));
+  });
+  names.insert(names.end(), {"block_size", "index"});
+  return names;
 }
 
 // A number behind the name of a way of attending.
@@ -74,9 +84,8 @@ bool TakeSetting(std::string& text, std::string& name, std::string& value) {
   const size_t equals = last.find('=');
   if (equals == std::string::npos) return false;
   name = last.substr(0, equals);
-  const bool known =
-      std::ranges::any_of(kAttentionSettings, [&](const char* setting) { return name == setting; });
-  if (!known) return false;
+  const std::vector<std::string> names = SettingNames();
+  if (std::ranges::find(names, name) == names.end()) return false;
   value = last.substr(equals + 1);
   text.resize(plus);
   return true;
@@ -125,47 +134,42 @@ absl::Status ParseWay(const std::string& text, AttentionName& out) {
 
 }  // namespace
 
-AttentionSettings AttentionSettings::Or(const AttentionSettings& other) const {
-  AttentionSettings both = *this;
-  const auto fill = [](auto& own, const auto& others) {
-    if (!own) own = others;
-  };
-  fill(both.offset, other.offset);
-  fill(both.z, other.z);
-  fill(both.uniform_floor, other.uniform_floor);
-  fill(both.pinned_blocks, other.pinned_blocks);
-  fill(both.sink_blocks, other.sink_blocks);
-  fill(both.shared_reads, other.shared_reads);
-  fill(both.confirm, other.confirm);
-  fill(both.sparse_prefill, other.sparse_prefill);
-  fill(both.temper_special, other.temper_special);
-  fill(both.block_size, other.block_size);
-  fill(both.index, other.index);
-  return both;
+std::string RangeOf(const AttentionField& field) {
+  if (field.high == field.low) return absl::StrCat(field.no, "|", field.yes);
+  return absl::StrCat(field.low, "..", field.high);
 }
 
-bool AttentionSettings::of_sparse_attention() const {
-  return z || uniform_floor || pinned_blocks || sink_blocks || shared_reads || confirm ||
-         sparse_prefill;
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<float>& out) {
+  const float low = field.above_low ? std::numeric_limits<float>::min() : field.low;
+  return SetNumber(name, text, low, field.high, out);
+}
+
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<int32_t>& out) {
+  return SetNumber(name, text, static_cast<int32_t>(field.low), static_cast<int32_t>(field.high),
+                   out);
+}
+
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<bool>& out) {
+  return SetChoice(name, text, field.no, field.yes, out);
+}
+
+EvaluationSettings EvaluationSettings::Or(const EvaluationSettings& other) const {
+  return {.attention = attention.Or(other.attention),
+          .block_size = block_size ? block_size : other.block_size,
+          .index = index ? index : other.index};
 }
 
 absl::Status SetAttention(const std::string& name, const std::string& value,
-                          AttentionSettings& settings) {
-  constexpr float kMaxOffset = AttentionChoice::kMaxOffset;
-  if (name == "offset") return SetNumber(name, value, -kMaxOffset, kMaxOffset, settings.offset);
-  if (name == "z") return SetNumber(name, value, 0.0f, AttentionChoice::kMaxZ, settings.z);
-  if (name == "floor") return SetChoice(name, value, "none", "uniform", settings.uniform_floor);
-  if (name == "pinned_blocks") {
-    return SetNumber(name, value, 0, kMaxBlocks, settings.pinned_blocks);
-  }
-  if (name == "sink_blocks") return SetNumber(name, value, 0, kMaxBlocks, settings.sink_blocks);
-  if (name == "reads") return SetChoice(name, value, "own", "shared", settings.shared_reads);
-  if (name == "confirm") return SetChoice(name, value, "false", "true", settings.confirm);
-  if (name == "prefill_attention")
-    return SetChoice(name, value, "full", "sparse", settings.sparse_prefill);
-  if (name == "special_keys") {
-    return SetChoice(name, value, "attend", "temper", settings.temper_special);
-  }
+                          EvaluationSettings& settings) {
+  std::optional<absl::Status> set;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (IsEvaluated(field) && FlagOf(field) == name)
+      set = SetField(name, field, value, settings.attention.*member);
+  });
+  if (set) return *set;
   if (name == "block_size") {
     RETURN_IF_ERROR(SetNumber(name, value, kLeastBlock, kMostBlock, settings.block_size));
     if (*settings.block_size % kLeastBlock == 0) return absl::OkStatus();
@@ -177,8 +181,7 @@ absl::Status SetAttention(const std::string& name, const std::string& value,
     settings.index = *outlier ? IndexKind::kOutlier : IndexKind::kMoment;
     return absl::OkStatus();
   }
-  return InvalidField(name,
-                      absl::StrCat("must be one of ", absl::StrJoin(kAttentionSettings, ", ")));
+  return InvalidField(name, absl::StrCat("must be one of ", absl::StrJoin(SettingNames(), ", ")));
 }
 
 absl::StatusOr<AttentionName> ParseAttentionName(const std::string& text) {
@@ -187,7 +190,7 @@ absl::StatusOr<AttentionName> ParseAttentionName(const std::string& text) {
   std::string name;
   std::string value;
   while (TakeSetting(way, name, value)) {
-    AttentionSettings one;
+    EvaluationSettings one;
     RETURN_IF_ERROR(SetAttention(name, value, one));
     out.settings = out.settings.Or(one);
   }

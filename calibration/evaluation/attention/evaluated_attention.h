@@ -14,16 +14,18 @@
 //   h2o:W:SHARE       ... sinks, the last keys and what earlier rows attended to most
 //
 // W is a number of keys, or below 1 a share of them. Each may be followed by settings of its own:
-// `relative:-4.6+reads=own+sink_blocks=0`. block_size and index also change the cache.
+// `relative:-4.6+reads=own+confirm=true`. block_size and index also change the cache.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/rivals/rival.h"
+#include "engine/request/attention_settings.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/backend.h"
 #include "kernels/batch.h"
@@ -33,6 +35,7 @@ namespace eta {
 struct EvaluatedAttention {
   std::string name;                                 // as the caller spelled it
   AttentionOptions options;                         // admit_all means full attention
+  AttentionSettings used = {};                      // the settings behind them
   std::shared_ptr<const ThresholdProfile> profile;  // null: no frozen thresholds
   bool head_z = false;                              // the profile's z per head instead of options.z
   bool temper_special = false;                      // keys of control tokens weigh exp(0)
@@ -41,24 +44,15 @@ struct EvaluatedAttention {
   KvGeometry geometry = {};                         // of the cache that it runs on
 };
 
-// Settings of one way of attending; absent: the profile's or the model's.
-struct AttentionSettings {
-  std::optional<float> offset;  // [-100, 100]
-  std::optional<float> z;       // [0, 16]
-  std::optional<bool> uniform_floor;
-  std::optional<int32_t> pinned_blocks;  // [0, 1024]
-  std::optional<int32_t> sink_blocks;    // [0, 1024]
-  std::optional<bool> shared_reads;
-  std::optional<bool> confirm;
-  std::optional<bool> sparse_prefill;
-  std::optional<bool> temper_special;
+// Settings of one way of attending; absent: the profile's or the model's. The last two are of the
+// cache that it runs on.
+struct EvaluationSettings {
+  AttentionSettings attention;
   std::optional<int32_t> block_size;  // [4, 128], a multiple of 4
   std::optional<IndexKind> index;
 
   // These settings; where one is absent, the other's.
-  AttentionSettings Or(const AttentionSettings& other) const;
-  // True if a setting is there that full attention does not read.
-  bool of_sparse_attention() const;
+  EvaluationSettings Or(const EvaluationSettings& other) const;
 };
 
 enum class AttentionKind : uint8_t {
@@ -81,27 +75,36 @@ struct AttentionName {
   std::string file = {};                       // kProfile
   std::optional<float> number = std::nullopt;  // C, SHARE, UNION or W
   std::optional<float> second = std::nullopt;  // STRIDE, or SHARE behind W
-  AttentionSettings settings = {};
+  EvaluationSettings settings = {};
 };
 
 // InvalidArgument, naming `attention`, for anything else, numbers out of range included.
 absl::StatusOr<AttentionName> ParseAttentionName(const std::string& text);
 
-// Sets one setting, named as the flags are. InvalidArgument, naming the setting.
-absl::Status SetAttention(const std::string& name, const std::string& value,
-                          AttentionSettings& settings);
+// Evaluations measure the mass that is kept, and never go on with full attention.
+inline bool IsEvaluated(const AttentionField& field) {
+  return std::string_view(field.name) != "min_mass";
+}
 
-// What there is to set, as the flags are called.
-inline constexpr const char* kAttentionSettings[] = {"z",
-                                                     "floor",
-                                                     "offset",
-                                                     "pinned_blocks",
-                                                     "sink_blocks",
-                                                     "reads",
-                                                     "confirm",
-                                                     "prefill_attention",
-                                                     "special_keys",
-                                                     "block_size",
-                                                     "index"};
+// The flag of a setting of attention. --prefill is the evaluations' own.
+inline std::string FlagOf(const AttentionField& field) {
+  return std::string_view(field.name) == "prefill" ? "prefill_attention" : field.name;
+}
+
+// "0..16" or "own|shared".
+std::string RangeOf(const AttentionField& field);
+
+// Sets one field from a text. InvalidArgument, naming it `name`.
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<float>& out);
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<int32_t>& out);
+absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
+                      std::optional<bool>& out);
+
+// Sets one setting, named as the flags are, block_size and index included. InvalidArgument, naming
+// the setting.
+absl::Status SetAttention(const std::string& name, const std::string& value,
+                          EvaluationSettings& settings);
 
 }  // namespace eta

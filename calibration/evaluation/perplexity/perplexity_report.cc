@@ -42,26 +42,23 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   Json json = {{"attention", attention.name}};
   if (attention.profile) json["profile"] = attention.profile->name;
   const AttentionOptions& options = attention.options;
-  if (!options.admit_all) {
-    if (attention.head_z) {
-      json["z_per_head"] = attention.profile->head_z;
-    } else {
-      json["z"] = options.z;
+  if (attention.head_z) json["z_per_head"] = attention.profile->head_z;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!(attention.used.*member)) return;
+    const auto value = *(attention.used.*member);
+    if constexpr (std::is_same_v<decltype(value), const bool>) {
+      if (!field.IsYesOrNo()) {
+        json[field.name] = field.Word(value);
+        return;
+      }
     }
-    json["floor"] = options.uniform_floor ? "uniform" : "none";
-    json["offset"] = options.offset;
-    json["pinned_blocks"] = options.pinned_blocks;
-    json["sink_blocks"] = options.sink_blocks;
-    json["reads"] = options.shared_reads ? "shared" : "own";
-    json["confirm"] = options.confirm;
-    json["prefill"] = options.sparse_prefill ? "sparse" : "full";
-    if (options.relative) json["relative_threshold"] = options.relative_c;
-  }
+    json[field.name] = value;
+  });
+  if (options.relative) json["relative_threshold"] = options.relative_c;
   if (attention.geometry.block_size > 0) {
     json["block_size"] = attention.geometry.block_size;
     json["index"] = std::string(Name(attention.geometry.index));
   }
-  json["special_keys"] = attention.temper_special ? "temper" : "attend";
   json["tokens"] = score.losses.size();
   json["loss"] = score.loss.mean;
   json["perplexity"] = IntervalJson(score.loss);

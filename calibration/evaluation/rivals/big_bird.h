@@ -11,7 +11,7 @@
 namespace eta {
 
 // Each head admits the window and the blocks whose ordinals are multiples of `stride`, at least 1.
-// Sinks are AttentionOptions::sink_blocks.
+// Sinks are those of AttentionOptions.
 std::shared_ptr<const Rival> MakeBigBird(WindowLength window, int32_t stride);
 
 }  // namespace eta

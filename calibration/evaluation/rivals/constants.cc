@@ -25,7 +25,7 @@ class Fit {
       for (size_t h = 0; h < row.bounds.size(); ++h) {
         const auto count = static_cast<int32_t>(row.bounds[h].size());
         for (int32_t j = 0; j < count; ++j) {
-          if (AlwaysRead(options, j, count)) continue;
+          if (IsAlwaysRead(options, j, count)) continue;
           sorted_[Cell(row.layer, h)].push_back(row.bounds[h][static_cast<size_t>(j)]);
         }
       }
@@ -65,7 +65,7 @@ class Fit {
     const auto count = static_cast<int32_t>(row.bounds[first].size());
     int64_t blocks = 0;
     for (int32_t j = 0; j < count; ++j) {
-      bool read = AlwaysRead(options_, j, count);
+      bool read = IsAlwaysRead(options_, j, count);
       for (size_t h = first; !read && h < first + group; ++h) {
         read = row.bounds[h][static_cast<size_t>(j)] >= thresholds[Cell(row.layer, h)];
       }

@@ -27,11 +27,6 @@ struct RivalHead {
 // the last one included. It is empty before the first row.
 using RivalMemory = std::vector<double>;
 
-// True if every head reads full block `ordinal` of `count`: a sink or one of the last.
-inline bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t count) {
-  return ordinal < options.sink_blocks || ordinal >= count - options.pinned_blocks;
-}
-
 // Immutable; thread-safe.
 class Rival {
  public:

@@ -130,7 +130,7 @@ void RivalBackend::ChooseFor(const Selecting& selecting, const ChosenRow& row, i
   const int32_t full = row.num_keys / geometry.block_size;
   std::vector<uint8_t> admitted(static_cast<size_t>(full));
   for (int32_t j = 0; j < full; ++j) {
-    admitted[static_cast<size_t>(j)] = AlwaysRead(options, j, full) ? 1 : 0;
+    admitted[static_cast<size_t>(j)] = IsAlwaysRead(options, j, full) ? 1 : 0;
   }
   const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
   const RivalHead head = HeadOf(selecting, row, query_head, blocks);

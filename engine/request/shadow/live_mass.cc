@@ -20,10 +20,9 @@ std::string KindOf(const std::string& tenant, const ResolvedAttention& attention
     const ThresholdProfile& profile = *attention.profile;
     absl::StrAppend(&kind, profile.name.size(), ":", profile.name, "@", profile.version, ";");
   }
-  absl::StrAppend(&kind, options.offset, ";", attention.head_z ? -1.0f : options.z, ";",
-                  options.pinned_blocks, ";", options.sink_blocks, ";", options.uniform_floor, ";",
-                  options.shared_reads, ";", options.confirm, ";", options.sparse_prefill, ";",
-                  attention.temper_special);
+  AttentionSettings settings = attention.used;
+  settings.min_mass.reset();  // what is asked of them does not change what they keep
+  absl::StrAppend(&kind, Describe(settings));
   if (options.relative) absl::StrAppend(&kind, ";", options.relative_c);
   return kind;
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status_macros.h"
+#include "service/etactl/attention_options.h"
 #include "service/etactl/calibrate/calibrate_call.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
@@ -23,6 +24,7 @@
 #include "service/etactl/view/profile_text.h"
 #include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/terminal.h"
+#include "service/wire/attention_message.h"
 
 namespace eta::ctl {
 namespace {
@@ -134,35 +136,7 @@ CLI::App* AddCalibrateCommand(CLI::App& app, CalibrateFlags* flags) {
                       "Share of the text to verify on, in whole documents; default 0.25");
   command->add_option("--sequence_tokens", flags->sequence_tokens,
                       "Longer samples are cut into sequences of this length; default 2048");
-  command->add_option("--offset", flags->offset, "Lowers every threshold by this; default 0");
-  command->add_option("--z", flags->z, "Width of the block bound; default 1.5, without a floor 2");
-  command
-      ->add_option("--floor", flags->floor,
-                   "What pruned keys weigh: none or uniform; default uniform if the model is gated")
-      ->check(CLI::IsMember({"none", "uniform"}));
-  command->add_option("--sink_blocks", flags->sink_blocks,
-                      "First blocks that are always read; default: the model's");
-  command
-      ->add_option("--reads", flags->reads,
-                   "What a head attends to: its own blocks or all that are shared with its group; "
-                   "default: the model's")
-      ->check(CLI::IsMember({"own", "shared"}));
-  command
-      ->add_option("--confirm", flags->confirm,
-                   "Read values of a block only if its scores reach the threshold; default false")
-      ->type_name("BOOL");
-  command
-      ->add_option(
-          "--prefill", flags->prefill,
-          "What tokens of a prompt attend to: full, or sparse for what they admit; default "
-          "full")
-      ->check(CLI::IsMember({"full", "sparse"}));
-  command
-      ->add_option("--special_keys", flags->special_keys,
-                   "Keys of control tokens: attend, or temper to exp(0); default: the model's")
-      ->check(CLI::IsMember({"attend", "temper"}));
-  command->add_option("--min_mass", flags->min_mass,
-                      "Requests that keep less of full attention's mass go on with full attention");
+  AddAttentionSettings(command, "Options", /*of_profiles=*/true, &flags->settings);
   AddPromiseOptions(command, flags);
   AddStoringOptions(command, flags);
   command->add_flag("--json", flags->json,
@@ -226,19 +200,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.held_out) request.set_held_out(*flags.held_out);
   if (flags.z_recall) request.set_z_recall(*flags.z_recall);
   if (flags.sequence_tokens) request.set_sequence_tokens(*flags.sequence_tokens);
-  if (flags.offset) request.set_offset(*flags.offset);
-  if (flags.z) request.set_z(*flags.z);
-  if (flags.floor == "none") request.set_floor(v1::FLOOR_NONE);
-  if (flags.floor == "uniform") request.set_floor(v1::FLOOR_UNIFORM);
-  if (flags.sink_blocks) request.set_sink_blocks(*flags.sink_blocks);
-  if (flags.reads == "own") request.set_reads(v1::READS_OWN);
-  if (flags.reads == "shared") request.set_reads(v1::READS_SHARED);
-  if (flags.special_keys == "attend") request.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
-  if (flags.special_keys == "temper") request.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
-  if (flags.confirm) request.set_confirm(*flags.confirm);
-  if (flags.prefill == "full") request.set_prefill(v1::PREFILL_FULL);
-  if (flags.prefill == "sparse") request.set_prefill(v1::PREFILL_SPARSE);
-  if (flags.min_mass) request.set_min_mass(*flags.min_mass);
+  WriteSettings(flags.settings, request);
   if (flags.min_retrieval) request.set_min_retrieval(*flags.min_retrieval);
   if (flags.allow_loss) request.set_allow_loss(true);
   if (flags.create_only) request.set_expected_version(0);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/request/attention_settings.h"
 #include "eta/v1/calibrate.pb.h"
 #include "service/etactl/server.h"
 
@@ -27,12 +28,7 @@ struct CalibrateFlags {
 
   std::optional<double> held_out, z_recall;
   std::optional<int32_t> sequence_tokens;
-  std::optional<float> offset, z, min_mass;
-  // "none" or "uniform", "own" or "shared", "attend" or "temper"; empty: the model's default.
-  std::string floor, reads, special_keys;
-  std::optional<int32_t> sink_blocks;
-  std::optional<bool> confirm;
-  std::string prefill;
+  AttentionSettings settings;
   std::optional<double> min_retrieval;
   bool allow_loss = false;
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "service/etactl/json.h"
+#include "service/wire/attention_message.h"
 
 namespace eta::ctl {
 namespace {
@@ -48,22 +49,14 @@ std::string DescribeMiss(v1::DefaultProfileMiss miss) {
 
 // What goes beyond the paper, where it is in use.
 void DescribeOptions(const v1::AttentionUsed& attention, std::vector<std::string>& phrases) {
-  if (attention.sink_blocks() > 0) {
-    phrases.push_back(absl::StrCat(attention.sink_blocks(), " sink block",
-                                   attention.sink_blocks() == 1 ? "" : "s"));
-  }
-  if (attention.reads() == v1::READS_SHARED) phrases.push_back("shared reads");
-  if (attention.confirm()) phrases.push_back("reads confirmed");
-  if (attention.prefill() == v1::PREFILL_SPARSE) phrases.push_back("sparse prefill");
-  if (attention.special_keys() == v1::SPECIAL_KEYS_TEMPER) {
-    phrases.push_back("special keys tempered");
+  const absl::StatusOr<AttentionSettings> settings = ReadSettings("", attention);
+  if (settings.ok()) {
+    const std::string unusual = Describe(*settings, /*unusual=*/true);
+    if (!unusual.empty()) phrases.push_back(unusual);
   }
   for (const v1::ProfileDifference& difference : attention.profile_differences()) {
     phrases.push_back(absl::StrCat("calibrated with ", difference.what(), " ", difference.profile(),
                                    ", served with ", difference.served()));
-  }
-  if (attention.has_min_mass()) {
-    phrases.push_back(absl::StrFormat("at least %g of the mass", attention.min_mass()));
   }
 }
 

@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/base/status_macros.h"
+#include "service/etactl/attention_options.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/input.h"
+#include "service/wire/attention_message.h"
 
 namespace eta::ctl {
 namespace {
@@ -75,25 +77,12 @@ absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention)
     return absl::InvalidArgumentError(
         absl::StrCat("--attention: not full, dynamic or profile:NAME: ", flags.attention));
   }
-  if (flags.offset) attention->set_offset(*flags.offset);
-  if (flags.z) attention->set_z(*flags.z);
-  if (flags.floor == "none") attention->set_floor(v1::FLOOR_NONE);
-  if (flags.floor == "uniform") attention->set_floor(v1::FLOOR_UNIFORM);
-  if (flags.pinned_blocks) attention->set_pinned_blocks(*flags.pinned_blocks);
-  if (flags.sink_blocks) attention->set_sink_blocks(*flags.sink_blocks);
-  if (flags.reads == "own") attention->set_reads(v1::READS_OWN);
-  if (flags.reads == "shared") attention->set_reads(v1::READS_SHARED);
-  if (flags.special_keys == "attend") attention->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
-  if (flags.special_keys == "temper") attention->set_special_keys(v1::SPECIAL_KEYS_TEMPER);
-  if (flags.min_mass) attention->set_min_mass(*flags.min_mass);
+  WriteSettings(flags.settings, *attention);
   if (flags.begin == "as_asked") attention->set_begin(v1::BEGIN_AS_ASKED);
   if (flags.begin == "full") attention->set_begin(v1::BEGIN_FULL);
   if (flags.begin == "full_where_recent_mass_was_low") {
     attention->set_begin(v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW);
   }
-  if (flags.confirm) attention->set_confirm(*flags.confirm);
-  if (flags.prefill == "full") attention->set_prefill(v1::PREFILL_FULL);
-  if (flags.prefill == "sparse") attention->set_prefill(v1::PREFILL_SPARSE);
   return absl::OkStatus();
 }
 
@@ -167,50 +156,7 @@ void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
       ->add_option("--attention", flags->attention,
                    "full, dynamic or profile:NAME, NAME@VERSION, NAME@ALIAS; default: the model's")
       ->group("Attention");
-  command->add_option("--offset", flags->offset, "Lowers every threshold by this; default 0")
-      ->group("Attention");
-  command->add_option("--z", flags->z, "Width of the block bound; default 1.5, without a floor 2")
-      ->group("Attention");
-  command
-      ->add_option("--floor", flags->floor,
-                   "What pruned keys weigh: none or uniform; default uniform if the model is gated")
-      ->check(CLI::IsMember({"none", "uniform"}))
-      ->group("Attention");
-  command
-      ->add_option("--pinned_blocks", flags->pinned_blocks,
-                   "Newest full blocks that are always read; default 2")
-      ->group("Attention");
-  command
-      ->add_option("--sink_blocks", flags->sink_blocks,
-                   "First full blocks that are always read; default the model's")
-      ->group("Attention");
-  command
-      ->add_option("--reads", flags->reads,
-                   "Which of the blocks read for its group a head sees: own or shared; default the "
-                   "model's")
-      ->check(CLI::IsMember({"own", "shared"}))
-      ->group("Attention");
-  command
-      ->add_option("--confirm", flags->confirm,
-                   "Read values of a block only if its scores reach the threshold; default the "
-                   "profile's, else false")
-      ->type_name("BOOL")
-      ->group("Attention");
-  command
-      ->add_option("--prefill", flags->prefill,
-                   "What tokens of the prompt attend to: full, or sparse for the blocks that they "
-                   "admit; default the profile's, else full")
-      ->check(CLI::IsMember({"full", "sparse"}))
-      ->group("Attention");
-  command
-      ->add_option("--special_keys", flags->special_keys,
-                   "Control tokens: attend, or temper to weigh exp(0); default the model's")
-      ->check(CLI::IsMember({"attend", "temper"}))
-      ->group("Attention");
-  command
-      ->add_option("--min_mass", flags->min_mass,
-                   "Go on with full attention if less of its softmax is kept, above 0 to 1")
-      ->group("Attention");
+  AddAttentionSettings(command, "Attention", /*of_profiles=*/false, &flags->settings);
   command
       ->add_option(
           "--begin", flags->begin,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/request/attention_settings.h"
 #include "eta/v1/generate.pb.h"
 
 namespace CLI {
@@ -42,15 +43,8 @@ struct GenerateFlags {
   bool layers = false;
 
   std::string attention;  // "full", "dynamic", "profile:NAME"; empty: the model's default
-  std::optional<float> offset, z;
-  std::string floor;  // "none", "uniform"; empty: the model's default
-  std::optional<int32_t> pinned_blocks, sink_blocks;
-  std::string reads;         // "own", "shared"; empty: the default
-  std::string special_keys;  // "attend", "temper"; empty: the default
-  std::optional<float> min_mass;
+  AttentionSettings settings;
   std::string begin;
-  std::optional<bool> confirm;
-  std::string prefill;
 
   std::optional<std::string> request_id;
   std::string priority;  // "low", "normal", "high"; empty: normal

@@ -1,5 +1,4 @@
 #include "service/etactl/view/profile_text.h"
-
 #include <google/protobuf/util/time_util.h>
 
 #include <map>
@@ -9,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "service/etactl/view/terminal.h"
 #include "service/etactl/view/text_table.h"
+#include "service/wire/attention_message.h"
+#include "service/wire/attention_message.h"
 
 namespace eta::ctl {
 namespace {
@@ -84,11 +85,10 @@ std::string DescribeRetrieval(const v1::ProfileEvidence& evidence) {
   return text;
 }
 
-std::string DescribeZ(const v1::Profile& profile) {
-  if (profile.z_per_head().empty()) return absl::StrFormat("z %g", profile.z());
+std::string MeanZ(const v1::Profile& profile) {
   double sum = 0.0;
   for (const float z : profile.z_per_head()) sum += z;
-  return absl::StrFormat("z per head (mean %.2f)", sum / profile.z_per_head_size());
+  return absl::StrFormat(", z per head (mean %.2f)", sum / profile.z_per_head_size());
 }
 
 // The thresholds and what goes with their kind.
@@ -96,24 +96,24 @@ std::string DescribeThresholds(const v1::Profile& profile) {
   const v1::ProfileGeometry& geometry = profile.geometry();
   std::string text =
       profile.has_relative_threshold()
-          ? absl::StrFormat("thresholds: relative, c %g, offset %g", profile.relative_threshold(),
-                            profile.offset())
-          : absl::StrFormat("thresholds: %d layers x %d heads, offset %g, %s, floor %s",
-                            geometry.layers(), geometry.query_heads(), profile.offset(),
-                            DescribeZ(profile),
-                            profile.floor() == v1::FLOOR_UNIFORM ? "uniform" : "none");
+          ? absl::StrFormat("thresholds: relative, c %g", profile.relative_threshold())
+          : absl::StrFormat("thresholds: %d layers x %d heads", geometry.layers(),
+                            geometry.query_heads());
+  if (!profile.z_per_head().empty()) absl::StrAppend(&text, MeanZ(profile));
   absl::StrAppendFormat(&text, ", blocks of %d tokens\n", geometry.block_size());
   absl::StrAppendFormat(&text, "calibrated on: index %s, cache %s, weights %s\n",
                         WithoutControls(profile.index()), WithoutControls(profile.kv_dtype()),
                         WithoutControls(profile.weights()));
-  absl::StrAppendFormat(
-      &text, "reads: %s%s, %d sink blocks, prefill %s, special keys %s",
-      profile.reads() == v1::READS_SHARED ? "shared" : "own",
-      profile.confirm() ? " and confirmed" : "", profile.sink_blocks(),
-      profile.prefill() == v1::PREFILL_SPARSE ? "sparse" : "full",
-      profile.special_keys() == v1::SPECIAL_KEYS_TEMPER ? "tempered" : "attended");
-  if (profile.has_min_mass()) absl::StrAppendFormat(&text, ", least mass %g", profile.min_mass());
-  return text + "\n";
+  absl::StatusOr<AttentionSettings> settings = ReadSettings("", profile);
+  if (!settings.ok()) return text;
+  if (profile.has_relative_threshold()) {
+    settings->z.reset();
+    settings->uniform_floor.reset();
+    settings->temper_special.reset();
+  } else if (!profile.z_per_head().empty()) {
+    settings->z.reset();
+  }
+  return absl::StrCat(text, "requests run with: ", Describe(*settings), "\n");
 }
 
 }  // namespace

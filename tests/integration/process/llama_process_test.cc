@@ -140,7 +140,7 @@ TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   content.relative_c.reset();
   content.thresholds.assign(
       static_cast<size_t>(content.geometry.layers * content.geometry.query_heads), 0.5f);
-  content.z = 2.0f;
+  content.settings.z = 2.0f;
   server.Import(ProfileToJson(*profile).value());
   ASSERT_TRUE(server.status.ok()) << server.status.error_message();
   server.Generate(Prompt(), "constants");

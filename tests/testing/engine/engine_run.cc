@@ -131,8 +131,7 @@ AttentionChoice FrozenAt(const ModelConfig& config, float threshold) {
   FillThresholds(*profile, threshold);
   return {.mode = AttentionMode::kProfile,
           .profile = profile,
-          .uniform_floor = false,
-          .pinned_blocks = 1};
+          .settings = {.uniform_floor = false, .pinned_blocks = 1}};
 }
 
 std::shared_ptr<Recorder> Submit(Engine& engine, Request request) {

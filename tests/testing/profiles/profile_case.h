@@ -25,9 +25,14 @@ inline ProfileContent MakeContent(uint32_t seed, int32_t layers = 2, int32_t hea
   content.tokenizer_fingerprint = std::string(64, 'b');
   content.geometry = {.layers = layers, .query_heads = heads, .block_size = 64, .sub_block = 4};
   for (int32_t i = 0; i < layers * heads; ++i) content.thresholds.push_back(uniform(random));
-  content.offset = 0.1f;
-  content.z = 1.5f;
-  content.floor = ProfileFloor::kUniform;
+  content.settings = {.offset = 0.1f,
+                      .z = 1.5f,
+                      .uniform_floor = true,
+                      .sink_blocks = 0,
+                      .shared_reads = false,
+                      .confirm = false,
+                      .sparse_prefill = false,
+                      .temper_special = false};
   content.target = {.kind = ProfileTargetKind::kUnionDensity, .value = 0.35};
   content.reached = {.soft_density = 0.4, .head_density = 0.2, .union_density = 1.0 / 3.0};
   content.evidence = {.perplexity_full = 21.51,
@@ -64,14 +69,14 @@ inline void MakeRelative(ProfileContent& content) {
   content.formats.index = IndexKind::kOutlier;
   content.thresholds.clear();
   content.z_per_head.clear();
-  content.z = 0.0f;
-  content.floor = ProfileFloor::kNone;
-  content.temper_special = false;
-  content.sink_blocks = 1;
-  content.shared_reads = true;
-  content.confirm = true;
-  content.sparse_prefill = true;
-  content.min_mass = 0.9f;
+  content.settings.z = 0.0f;
+  content.settings.uniform_floor = false;
+  content.settings.temper_special = false;
+  content.settings.sink_blocks = 1;
+  content.settings.shared_reads = true;
+  content.settings.confirm = true;
+  content.settings.sparse_prefill = true;
+  content.settings.min_mass = 0.9f;
   content.target = {.kind = ProfileTargetKind::kRetainedMass, .value = 0.95};
   content.reached.soft_density = 0.0;
   content.evidence.perplexity_dynamic.reset();

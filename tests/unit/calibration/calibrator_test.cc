@@ -170,8 +170,8 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   EXPECT_EQ(content.formats, (ProfileFormats{.index = OnGated().info().index,
                                              .kv_dtype = OnGated().info().kv_dtype,
                                              .weights = OnGated().info().weights}));
-  EXPECT_EQ(content.floor, ProfileFloor::kUniform);
-  EXPECT_EQ(content.z, 1.5f);
+  EXPECT_EQ(content.settings.uniform_floor, true);
+  EXPECT_EQ(content.settings.z, 1.5f);
   EXPECT_EQ(content.evidence.calibration_sequences, 3);
   EXPECT_EQ(content.evidence.calibration_tokens, 3 * kTokens);
   EXPECT_EQ(content.evidence.held_out_sequences, 1);
@@ -201,18 +201,18 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
 
 TEST(Calibrate, OperatingPointIsTheProfiles) {
   CalibrationJob job = MatchJob();
-  job.offset = 0.75f;
-  job.z = 2.5f;
-  job.uniform_floor = false;
+  job.settings.offset = 0.75f;
+  job.settings.z = 2.5f;
+  job.settings.uniform_floor = false;
   const auto result = RunJob(OnGated(), job);
   ASSERT_TRUE(result.ok()) << result.status();
   const ProfileContent& content = result->content;
-  EXPECT_EQ(content.offset, 0.75f);
-  EXPECT_EQ(content.z, 2.5f);
-  EXPECT_EQ(content.floor, ProfileFloor::kNone);
+  EXPECT_EQ(content.settings.offset, 0.75f);
+  EXPECT_EQ(content.settings.z, 2.5f);
+  EXPECT_EQ(content.settings.uniform_floor, false);
   const CollectedCells collected =
       CollectByHand(OnGated(), SplitOf(job).calibration,
-                    {.mode = AttentionMode::kDynamic, .offset = 0.75f}, false);
+                    {.mode = AttentionMode::kDynamic, .settings = {.offset = 0.75f}}, false);
   const auto solved = SolveFrozenThresholds(collected.histogram(), {.beta = 5.0, .offset = 0.75});
   ASSERT_TRUE(solved.ok()) << solved.status();
   for (size_t i = 0; i < solved->size(); ++i) {
@@ -528,10 +528,10 @@ TEST(Calibrate, PlainModelGetsOneRelativeThreshold) {
     EXPECT_EQ(CheckProfileContent(content), absl::OkStatus());
     EXPECT_TRUE(content.relative_c.has_value());
     EXPECT_THAT(content.thresholds, IsEmpty());
-    EXPECT_EQ(content.floor, ProfileFloor::kNone);
-    EXPECT_EQ(content.z, 0.0f);
-    EXPECT_EQ(content.sink_blocks, 1);
-    EXPECT_TRUE(content.shared_reads);
+    EXPECT_EQ(content.settings.uniform_floor, false);
+    EXPECT_EQ(content.settings.z, 0.0f);
+    EXPECT_EQ(content.settings.sink_blocks, 1);
+    EXPECT_TRUE(content.settings.shared_reads);
     EXPECT_EQ(content.reached.soft_density, 0.0);
     EXPECT_FALSE(content.evidence.perplexity_dynamic);
     EXPECT_FALSE(result->dynamic);
@@ -561,33 +561,33 @@ TEST(Calibrate, PlainModelIsSearchedAtOnce) {
 
 TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
   CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.7);
-  job.sink_blocks = 2;
-  job.shared_reads = false;
-  job.min_mass = 0.75f;
-  job.offset = 0.5f;
+  job.settings.sink_blocks = 2;
+  job.settings.shared_reads = false;
+  job.settings.min_mass = 0.75f;
+  job.settings.offset = 0.5f;
   const auto plain = RunJob(OnPlain(), job);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(plain->content.sink_blocks, 2);
-  EXPECT_FALSE(plain->content.shared_reads);
-  EXPECT_EQ(plain->content.min_mass, 0.75f);
-  EXPECT_EQ(plain->content.offset, 0.5f);
-  job.temper_special = true;
-  job.sink_blocks = 1;
-  job.shared_reads = true;
+  EXPECT_EQ(plain->content.settings.sink_blocks, 2);
+  EXPECT_FALSE(plain->content.settings.shared_reads);
+  EXPECT_EQ(plain->content.settings.min_mass, 0.75f);
+  EXPECT_EQ(plain->content.settings.offset, 0.5f);
+  job.settings.temper_special = true;
+  job.settings.sink_blocks = 1;
+  job.settings.shared_reads = true;
   const auto gated = RunJob(OnGated(), job);
   ASSERT_TRUE(gated.ok()) << gated.status();
-  EXPECT_EQ(gated->content.sink_blocks, 1);
-  EXPECT_TRUE(gated->content.shared_reads);
-  EXPECT_TRUE(gated->content.temper_special);
+  EXPECT_EQ(gated->content.settings.sink_blocks, 1);
+  EXPECT_TRUE(gated->content.settings.shared_reads);
+  EXPECT_TRUE(gated->content.settings.temper_special);
   const auto measured =
       MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(gated->content));
   EXPECT_NEAR(measured.union_density, 0.7, kDensityTolerance);
   const auto usual = RunJob(OnGated(), MatchJob());
   ASSERT_TRUE(usual.ok()) << usual.status();
-  EXPECT_EQ(usual->content.sink_blocks, 0);
-  EXPECT_FALSE(usual->content.shared_reads);
-  EXPECT_FALSE(usual->content.temper_special);
-  EXPECT_EQ(usual->content.min_mass, std::nullopt);
+  EXPECT_EQ(usual->content.settings.sink_blocks, 0);
+  EXPECT_FALSE(usual->content.settings.shared_reads);
+  EXPECT_FALSE(usual->content.settings.temper_special);
+  EXPECT_EQ(usual->content.settings.min_mass, std::nullopt);
 }
 
 TEST(Calibrate, KeepsTheMassThatIsAskedFor) {
@@ -684,8 +684,8 @@ TEST(Calibrate, EachKindOfThresholdsTakesItsOwn) {
   };
   using J = CalibrationJob;
   EXPECT_EQ(field(OnPlain(), [](J& job) { job.z_recall = 0.9; }), "z_recall");
-  EXPECT_EQ(field(OnPlain(), [](J& job) { job.z = 1.5f; }), "z");
-  EXPECT_EQ(field(OnPlain(), [](J& job) { job.temper_special = true; }), "special_keys");
+  EXPECT_EQ(field(OnPlain(), [](J& job) { job.settings.z = 1.5f; }), "z");
+  EXPECT_EQ(field(OnPlain(), [](J& job) { job.settings.temper_special = true; }), "special_keys");
   EXPECT_EQ(field(OnGated(),
                   [](J& job) {
                     job.target = {ProfileTargetKind::kRetainedMass, 0.95};
@@ -705,7 +705,7 @@ TEST(Calibrate, PlainModelHasNothingToMatchAndNoFloor) {
   EXPECT_EQ(dynamic.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(GetErrorDetail(dynamic.status()).reason, "UNSUPPORTED_BY_MODEL");
   CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
-  job.uniform_floor = true;
+  job.settings.uniform_floor = true;
   const auto floor = RunJob(OnPlain(), job);
   EXPECT_EQ(GetErrorDetail(floor.status()).reason, "UNSUPPORTED_BY_MODEL");
 }
@@ -773,13 +773,13 @@ TEST(Calibrate, RefusesBadInputByItsName) {
       {"held_out", [](CalibrationJob& job) { job.held_out = 0.95; }},
       {"min_retrieval", [](CalibrationJob& job) { job.min_retrieval = 0.0; }},
       {"min_retrieval", [nan](CalibrationJob& job) { job.min_retrieval = nan; }},
-      {"min_mass", [](CalibrationJob& job) { job.min_mass = 1.5f; }},
-      {"sink_blocks", [](CalibrationJob& job) { job.sink_blocks = -1; }},
+      {"min_mass", [](CalibrationJob& job) { job.settings.min_mass = 1.5f; }},
+      {"sink_blocks", [](CalibrationJob& job) { job.settings.sink_blocks = -1; }},
       {"z_recall", [](CalibrationJob& job) { job.z_recall = 1.5; }},
       {"z_recall", [nan](CalibrationJob& job) { job.z_recall = nan; }},
-      {"z", [](CalibrationJob& job) { job.z = 17.0f; }},
-      {"z", [nan](CalibrationJob& job) { job.z = static_cast<float>(nan); }},
-      {"offset", [](CalibrationJob& job) { job.offset = -101.0f; }},
+      {"z", [](CalibrationJob& job) { job.settings.z = 17.0f; }},
+      {"z", [nan](CalibrationJob& job) { job.settings.z = static_cast<float>(nan); }},
+      {"offset", [](CalibrationJob& job) { job.settings.offset = -101.0f; }},
       {"target.value", [](CalibrationJob& job) { job.target.value = 0.3; }},
       {"target.value",
        [](CalibrationJob& job) {

@@ -21,7 +21,8 @@ AttentionChoice Full() {
 }
 
 AttentionChoice Paper() {
-  return {.mode = AttentionMode::kDynamic, .z = 0.5f, .uniform_floor = false, .pinned_blocks = 1};
+  return {.mode = AttentionMode::kDynamic,
+          .settings = {.z = 0.5f, .uniform_floor = false, .pinned_blocks = 1}};
 }
 
 AttentionChoice FrozenThresholds(const ModelConfig& config, bool head_z) {

@@ -37,8 +37,8 @@ std::vector<Request> NarrowRequests() {
         Greedy(Prompt(5 + (i * 61) % 127, static_cast<uint32_t>(i)), 20 + 10 * (i % 4));
     if (i % 4 == 1) request.attention = {.mode = AttentionMode::kFull};
     if (i % 4 == 2) {
-      request.attention = {
-          .mode = AttentionMode::kDynamic, .z = 0.5f, .uniform_floor = false, .pinned_blocks = 1};
+      request.attention = {.mode = AttentionMode::kDynamic,
+                           .settings = {.z = 0.5f, .uniform_floor = false, .pinned_blocks = 1}};
     }
     requests.push_back(std::move(request));
   }

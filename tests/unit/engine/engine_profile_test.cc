@@ -121,9 +121,9 @@ TEST(ProfileBits, ReachTheKernelsOfEveryBackend) {
 
 TEST_F(ProfileTest, GivesTheDefaultsAndWhatTheRequestSaysOverridesThem) {
   ThresholdProfile profile = MakeProfile(engine_->info());
-  profile.offset = 0.25f;
-  profile.z = 0.75f;
-  profile.uniform_floor = false;
+  profile.settings.offset = 0.25f;
+  profile.settings.z = 0.75f;
+  profile.settings.uniform_floor = false;
   auto started = Run(Under(profile)).started.at(0).attention;
   EXPECT_EQ(started.options.offset, 0.25f);
   EXPECT_EQ(started.options.z, 0.75f);
@@ -131,9 +131,9 @@ TEST_F(ProfileTest, GivesTheDefaultsAndWhatTheRequestSaysOverridesThem) {
   EXPECT_FALSE(started.head_z);
 
   AttentionChoice choice = Under(profile);
-  choice.offset = 0.0f;
-  choice.z = 2.5f;
-  choice.uniform_floor = true;
+  choice.settings.offset = 0.0f;
+  choice.settings.z = 2.5f;
+  choice.settings.uniform_floor = true;
   started = Run(choice).started.at(0).attention;
   EXPECT_EQ(started.options.offset, 0.0f);
   EXPECT_EQ(started.options.z, 2.5f);
@@ -153,9 +153,9 @@ TEST_F(ProfileTest, ZPerHeadAppliesUntilTheRequestSaysItsOwn) {
   };
   ThresholdProfile profile = MakeProfile(engine_->info());
   AttentionChoice choice = Under(profile);
-  choice.z = 0.0f;
+  choice.settings.z = 0.0f;
   const auto narrow = bytes(choice);
-  choice.z = 4.0f;
+  choice.settings.z = 4.0f;
   const auto wide = bytes(choice);
   EXPECT_LT(narrow, wide);
 
@@ -165,7 +165,7 @@ TEST_F(ProfileTest, ZPerHeadAppliesUntilTheRequestSaysItsOwn) {
   profile.head_z = EveryHead(4.0f);
   EXPECT_EQ(bytes(Under(profile)), wide);
   choice = Under(profile);
-  choice.z = 0.0f;
+  choice.settings.z = 0.0f;
   EXPECT_EQ(bytes(choice), narrow);
   EXPECT_FALSE(Run(choice).started.at(0).attention.head_z);
 }
@@ -180,9 +180,9 @@ TEST_F(ProfileTest, PrefixesAreSharedAcrossZAndNotAcrossThresholdsOrOffset) {
   profile.head_z = EveryHead(3.0f);
   profile.version = 7;
   EXPECT_EQ(cached(profile), 288) << "z decides what decode rows read, not what K and V are";
-  profile.offset = 0.5f;
+  profile.settings.offset = 0.5f;
   EXPECT_EQ(cached(profile), 0);
-  profile.offset.reset();
+  profile.settings.offset.reset();
   profile.thresholds[5] = std::nextafter(profile.thresholds[5], 9.0f);
   EXPECT_EQ(cached(profile), 0);
 }
@@ -217,8 +217,8 @@ TEST_F(ProfileTest, OfAnotherModelTokenizerOrBlockSizeIsRefusedByName) {
               p.head_z[2] = 16.01f;
             }),
             "head_z[2]");
-  EXPECT_EQ(metadata([](ThresholdProfile& p) { p.z = -0.1f; }), "z[0]");
-  EXPECT_EQ(metadata([&](ThresholdProfile& p) { p.offset = kNaN; }), "offset[0]");
+  EXPECT_EQ(metadata([](ThresholdProfile& p) { p.settings.z = -0.1f; }), "z[0]");
+  EXPECT_EQ(metadata([&](ThresholdProfile& p) { p.settings.offset = kNaN; }), "offset[0]");
   // What a profile does not say is not checked.
   EXPECT_EQ(metadata([](ThresholdProfile& p) {
               p.model_fingerprint.clear();
@@ -242,7 +242,7 @@ TEST(ProfilePrefix, IsSharedWithOtherModesWhereTheModelHasNoGate) {
     EXPECT_EQ(Ask(*engine, request).started.at(0).cached_tokens, 0);
     for (const float offset : {0.0f, 0.5f}) {
       ThresholdProfile profile = MakeProfile(engine->info());
-      profile.offset = offset;
+      profile.settings.offset = offset;
       for (float& threshold : profile.thresholds) threshold += offset;
       request.attention = Under(std::move(profile));
       const auto answer = Ask(*engine, request);
@@ -258,13 +258,13 @@ TEST(ProfileFloor, NeedsAGate) {
   const TinyModel model(plain);
   const auto engine = Start(OptionsFor(model));
   ThresholdProfile profile = MakeProfile(engine->info());
-  profile.uniform_floor = true;
+  profile.settings.uniform_floor = true;
   Request request = Greedy(Prompt(40, 1), 4);
   request.attention = Under(profile);
   const auto refused = Ask(*engine, request);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status)) << refused.status;
   EXPECT_EQ(GetErrorDetail(refused.status).reason, "UNSUPPORTED_BY_MODEL");
-  request.attention.uniform_floor = false;
+  request.attention.settings.uniform_floor = false;
   EXPECT_TRUE(Ask(*engine, request).finished);
 }
 

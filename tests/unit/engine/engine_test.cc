@@ -90,7 +90,7 @@ TEST_F(EngineTest, OnlyTheSameTenantSharesAPrefixAndOnlyWhenNothingChangesIt) {
   other.tenant = "b";
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 0);
   other = request;
-  other.attention.offset = 0.25f;
+  other.attention.settings.offset = 0.25f;
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 0);
   other = request;
   other.stopping.max_tokens = 2000;  // scales RoPE: another base, other keys
@@ -99,7 +99,7 @@ TEST_F(EngineTest, OnlyTheSameTenantSharesAPrefixAndOnlyWhenNothingChangesIt) {
   EXPECT_EQ(scaled.started[0].cached_tokens, 0);
   EXPECT_GT(scaled.started[0].rope_theta, 10000.0f);
   other = request;
-  other.attention.z = 0.1f;  // prefill does not read it
+  other.attention.settings.z = 0.1f;  // prefill does not read it
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 96);
   other.attention = {.mode = AttentionMode::kFull};
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 96);
@@ -480,7 +480,7 @@ TEST_F(EngineTest, APlainCheckpointIsSparseAndSaysSo) {
   EngineOptions options = OptionsFor(plain);
   const auto engine = Start(options);
   Request request = Greedy(Prompt(300, 1), 8);
-  request.attention.offset = -1.0f;
+  request.attention.settings.offset = -1.0f;
   const auto answer = Ask(*engine, request);
   const ResolvedAttention& attention = answer.started[0].attention;
   EXPECT_EQ(attention.mode, AttentionMode::kDynamic);

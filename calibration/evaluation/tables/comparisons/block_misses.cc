@@ -102,7 +102,7 @@ void BlockMisses::Count(const Attended& of, const SequenceRows& sequence, int32_
           std::ranges::count_if(scores, [threshold](float score) { return score >= threshold; });
       counts_.keys += reach;
       counts_.missed_keys += attended ? 0 : reach;
-      if (j >= full || AlwaysRead(options, j, full)) continue;
+      if (j >= full || IsAlwaysRead(options, j, full)) continue;
       const bool wanted = options.relative
                               ? LogMass(blocks.keys(j), q, params.softmax_scale) >= threshold
                               : reach > 0;

@@ -43,16 +43,17 @@ TEST(AttentionName, SettingsOfItsOwnFollow) {
       "profile:p.json+z=2+offset=-0.5+floor=none+pinned_blocks=0+sink_blocks=4+reads=shared"
       "+confirm=true+prefill_attention=sparse+special_keys=temper");
   EXPECT_EQ(name.file, "p.json");
-  EXPECT_THAT(name.settings.z, Optional(2.0f));
-  EXPECT_THAT(name.settings.offset, Optional(-0.5f));
-  EXPECT_THAT(name.settings.uniform_floor, Optional(false));
-  EXPECT_THAT(name.settings.pinned_blocks, Optional(0));
-  EXPECT_THAT(name.settings.sink_blocks, Optional(4));
-  EXPECT_THAT(name.settings.shared_reads, Optional(true));
-  EXPECT_THAT(name.settings.confirm, Optional(true));
-  EXPECT_THAT(name.settings.sparse_prefill, Optional(true));
-  EXPECT_THAT(name.settings.temper_special, Optional(true));
-  EXPECT_THAT(Parsed("relative:-3+reads=own+reads=shared").settings.shared_reads, Optional(true))
+  EXPECT_THAT(name.settings.attention.z, Optional(2.0f));
+  EXPECT_THAT(name.settings.attention.offset, Optional(-0.5f));
+  EXPECT_THAT(name.settings.attention.uniform_floor, Optional(false));
+  EXPECT_THAT(name.settings.attention.pinned_blocks, Optional(0));
+  EXPECT_THAT(name.settings.attention.sink_blocks, Optional(4));
+  EXPECT_THAT(name.settings.attention.shared_reads, Optional(true));
+  EXPECT_THAT(name.settings.attention.confirm, Optional(true));
+  EXPECT_THAT(name.settings.attention.sparse_prefill, Optional(true));
+  EXPECT_THAT(name.settings.attention.temper_special, Optional(true));
+  EXPECT_THAT(Parsed("relative:-3+reads=own+reads=shared").settings.attention.shared_reads,
+              Optional(true))
       << "the last one counts";
 }
 
@@ -61,8 +62,8 @@ TEST(AttentionName, OwnSettingsGoBeforeOthers) {
   const AttentionSettings both = own.Or({.offset = 0.5f, .z = 2.0f});
   EXPECT_THAT(both.z, Optional(1.0f));
   EXPECT_THAT(both.offset, Optional(0.5f));
-  EXPECT_TRUE(own.of_sparse_attention());
-  EXPECT_FALSE(AttentionSettings({.offset = 0.5f}).of_sparse_attention());
+  EXPECT_TRUE(AsksOfSparseAttention(own));
+  EXPECT_FALSE(AsksOfSparseAttention({.offset = 0.5f}));
 }
 
 TEST(AttentionName, AnythingElseIsRefused) {

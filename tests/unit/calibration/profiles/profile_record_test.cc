@@ -90,6 +90,22 @@ std::string Resealed(std::string blob) {
 }
 
 // Row 27 of the table of bad inputs.
+// Digests that schema 6 had when it came: stored profiles load to the same bits.
+TEST(ProfileBlob, TheBytesOfASchemaStay) {
+  ProfileContent content = MakeContent(2);
+  content.settings.sink_blocks = 3;
+  content.settings.confirm = true;
+  content.settings.min_mass = 0.75f;
+  EXPECT_EQ(*ProfileContentDigest(content),
+            "1ac0a0f01686dcfbc45ef4cfe9199b2d4440a9564140f770006d1406859200cf");
+  MakeRelative(content);
+  content.settings.sparse_prefill = true;
+  content.settings.offset = 0.5f;
+  EXPECT_EQ(*ProfileContentDigest(content),
+            "480dae2a2f53d79bb687fc392ab77db243337a75eab2ba0ae77bbc089eb18bc0");
+  EXPECT_EQ(kProfileSchemaVersion, 6);
+}
+
 TEST(ProfileBlob, AnotherSchemaIsFailedPrecondition) {
   ProfileRecord record = MakeRecord(3);
   std::string blob = EncodeProfile(record).value();
@@ -173,8 +189,8 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
   EXPECT_EQ(field([](R& r) { r.content.thresholds[4] = NAN; }), "thresholds[1][1]");
   EXPECT_EQ(field([](R& r) { r.content.z_per_head = {1.0f}; }), "z_per_head");
   EXPECT_EQ(field([](R& r) { r.content.z_per_head.assign(6, 17.0f); }), "z_per_head");
-  EXPECT_EQ(field([](R& r) { r.content.offset = 101.0f; }), "offset");
-  EXPECT_EQ(field([](R& r) { r.content.z = -1.0f; }), "z");
+  EXPECT_EQ(field([](R& r) { r.content.settings.offset = 101.0f; }), "offset");
+  EXPECT_EQ(field([](R& r) { r.content.settings.z = -1.0f; }), "z");
   EXPECT_EQ(field([](R& r) { r.content.target.value = 0.0; }), "target.value");
   EXPECT_EQ(field([](R& r) { r.content.reached.soft_density = 1.1; }), "reached.soft_density");
   EXPECT_EQ(field([](R& r) { r.content.evidence.recall = NAN; }), "evidence.recall");
@@ -205,10 +221,10 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
               r.content.target = {ProfileTargetKind::kDynamicUnionDensity, 1001.0};
             }),
             "target.value");
-  EXPECT_EQ(field([](R& r) { r.content.sink_blocks = 1025; }), "sink_blocks");
-  EXPECT_EQ(field([](R& r) { r.content.sink_blocks = -1; }), "sink_blocks");
-  EXPECT_EQ(field([](R& r) { r.content.min_mass = 0.0f; }), "min_mass");
-  EXPECT_EQ(field([](R& r) { r.content.min_mass = NAN; }), "min_mass");
+  EXPECT_EQ(field([](R& r) { r.content.settings.sink_blocks = 1025; }), "sink_blocks");
+  EXPECT_EQ(field([](R& r) { r.content.settings.sink_blocks = -1; }), "sink_blocks");
+  EXPECT_EQ(field([](R& r) { r.content.settings.min_mass = 0.0f; }), "min_mass");
+  EXPECT_EQ(field([](R& r) { r.content.settings.min_mass = NAN; }), "min_mass");
   EXPECT_EQ(field([](R& r) { r.content.evidence.retained_mass = 1.5; }), "evidence.retained_mass");
   EXPECT_EQ(field([](R& r) { r.content.evidence.retained_mass_p1.reset(); }),
             "evidence.retained_mass_p1");
@@ -246,9 +262,9 @@ TEST(ProfileBlob, ARelativeProfileHasNothingThatItsRuleDoesNotRead) {
   EXPECT_EQ(field([](C& c) { c.relative_c = -100.5f; }), "relative_threshold");
   EXPECT_EQ(field([](C& c) { c.thresholds.assign(6, 0.0f); }), "thresholds");
   EXPECT_EQ(field([](C& c) { c.z_per_head.assign(6, 0.0f); }), "z_per_head");
-  EXPECT_EQ(field([](C& c) { c.z = 1.5f; }), "z");
-  EXPECT_EQ(field([](C& c) { c.floor = ProfileFloor::kUniform; }), "floor");
-  EXPECT_EQ(field([](C& c) { c.temper_special = true; }), "special_keys");
+  EXPECT_EQ(field([](C& c) { c.settings.z = 1.5f; }), "z");
+  EXPECT_EQ(field([](C& c) { c.settings.uniform_floor = true; }), "floor");
+  EXPECT_EQ(field([](C& c) { c.settings.temper_special = true; }), "special_keys");
   EXPECT_EQ(field([](C& c) { c.formats.index = IndexKind::kMoment; }), "index");
   EXPECT_EQ(field([](C& c) {
               c.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
@@ -260,30 +276,30 @@ TEST(ProfileBlob, ARelativeProfileHasNothingThatItsRuleDoesNotRead) {
 
 TEST(ThresholdProfileOf, HasWhatItsKindHas) {
   ProfileContent content = MakeContent(2);
-  content.sink_blocks = 3;
-  content.temper_special = true;
+  content.settings.sink_blocks = 3;
+  content.settings.temper_special = true;
   const auto constants = ThresholdProfileOf(content, "legal", 1);
   EXPECT_EQ(constants->thresholds, content.thresholds);
   EXPECT_EQ(constants->relative_c, std::nullopt);
-  EXPECT_EQ(constants->z, 1.5f);
-  EXPECT_EQ(constants->uniform_floor, true);
-  EXPECT_EQ(constants->sink_blocks, 3);
+  EXPECT_EQ(constants->settings.z, 1.5f);
+  EXPECT_EQ(constants->settings.uniform_floor, true);
+  EXPECT_EQ(constants->settings.sink_blocks, 3);
   EXPECT_EQ(constants->index, IndexKind::kMoment);
   EXPECT_EQ(constants->kv_dtype, DType::kFloat16);
   EXPECT_EQ(constants->weights, WeightFormat::kNative);
-  EXPECT_EQ(constants->shared_reads, false);
-  EXPECT_EQ(constants->temper_special, true);
-  EXPECT_EQ(constants->min_mass, std::nullopt);
+  EXPECT_EQ(constants->settings.shared_reads, false);
+  EXPECT_EQ(constants->settings.temper_special, true);
+  EXPECT_EQ(constants->settings.min_mass, std::nullopt);
   MakeRelative(content);
   const auto relative = ThresholdProfileOf(content, "legal", 1);
   EXPECT_TRUE(relative->thresholds.empty());
   EXPECT_EQ(relative->relative_c, -3.9f);
-  EXPECT_EQ(relative->z, std::nullopt);
-  EXPECT_EQ(relative->uniform_floor, std::nullopt);
-  EXPECT_EQ(relative->temper_special, std::nullopt);
-  EXPECT_EQ(relative->sink_blocks, 1);
-  EXPECT_EQ(relative->shared_reads, true);
-  EXPECT_EQ(relative->min_mass, 0.9f);
+  EXPECT_EQ(relative->settings.z, std::nullopt);
+  EXPECT_EQ(relative->settings.uniform_floor, std::nullopt);
+  EXPECT_EQ(relative->settings.temper_special, std::nullopt);
+  EXPECT_EQ(relative->settings.sink_blocks, 1);
+  EXPECT_EQ(relative->settings.shared_reads, true);
+  EXPECT_EQ(relative->settings.min_mass, 0.9f);
 }
 
 // Row 29.
@@ -347,16 +363,16 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       DropDynamic(profile.content.evidence);
       profile.content.evidence.increase_over_full.reset();
       profile.content.target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
-      profile.content.floor = ProfileFloor::kNone;
+      profile.content.settings.uniform_floor = false;
       profile.content.labels.clear();
-      profile.content.sink_blocks = 7;
-      profile.content.shared_reads = profile.content.temper_special = true;
-      profile.content.confirm = true;
+      profile.content.settings.sink_blocks = 7;
+      profile.content.settings.shared_reads = profile.content.settings.temper_special = true;
+      profile.content.settings.confirm = true;
       profile.content.formats = {.index = IndexKind::kOutlier,
                                  .kv_dtype = DType::kFloat8E4M3,
                                  .weights = WeightFormat::kInt8};
-      profile.content.sparse_prefill = true;
-      profile.content.min_mass = std::nextafter(0.3f, 0.0f);
+      profile.content.settings.sparse_prefill = true;
+      profile.content.settings.min_mass = std::nextafter(0.3f, 0.0f);
       profile.content.evidence.multi_needles.reset();
     }
     const auto text = ProfileToJson(profile);
@@ -402,7 +418,7 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
 
 TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
   PortableProfile portable = MakePortable();
-  portable.content.min_mass = 0.5f;
+  portable.content.settings.min_mass = 0.5f;
   const auto whole = nlohmann::ordered_json::parse(ProfileToJson(portable).value());
   for (const auto& [key, value] : whole.items()) {
     auto missing = whole;

@@ -19,7 +19,8 @@ constexpr int32_t kPromptTokens = 230;
 
 Request Sparse(uint32_t seed, int32_t max_tokens = 3) {
   Request request = Greedy(Prompt(kPromptTokens, seed), max_tokens);
-  request.attention = {.mode = AttentionMode::kDynamic, .z = 0.5f, .sparse_prefill = true};
+  request.attention = {.mode = AttentionMode::kDynamic,
+                       .settings = {.z = 0.5f, .sparse_prefill = true}};
   return request;
 }
 
@@ -46,7 +47,7 @@ TEST(SparsePrefillStatistics, CountEveryRowOfThePrompt) {
   EXPECT_LT(attention.prefill_density(), 1.0);
 
   Request full = Sparse(2);
-  full.attention.sparse_prefill = false;
+  full.attention.settings.sparse_prefill = false;
   EXPECT_EQ(Ask(*engine, full).finished->attention.prefill_rows, 0);
 }
 
@@ -76,7 +77,7 @@ TEST(SparsePrefillStatistics, LeaveOutWhatWasCached) {
   EXPECT_EQ(second.finished->attention.prefill_rows,
             kPromptTokens - second.finished->cached_tokens);
   Request full = Sparse(1);
-  full.attention.sparse_prefill = false;
+  full.attention.settings.sparse_prefill = false;
   EXPECT_EQ(Ask(*engine, full).finished->cached_tokens, 0) << "its keys and values are others";
 }
 

@@ -236,7 +236,7 @@ TEST_F(PassLifecycle, WhatAPassMayAskForIsBounded) {
   EXPECT_EQ(refusal([](Pass& p) { p.bins->count = 1 << 30; }), "bins.count");
   EXPECT_EQ(refusal([](Pass& p) { p.bins->low = std::nan(""); }), "bins");
   EXPECT_EQ(refusal([](Pass& p) { p.bins->high = p.bins->low; }), "bins");
-  EXPECT_EQ(refusal([](Pass& p) { p.attention.z = 17.0f; }), "attention.z");
+  EXPECT_EQ(refusal([](Pass& p) { p.attention.settings.z = 17.0f; }), "attention.z");
   EXPECT_EQ(refusal([](Pass& p) { p.attention.mode = AttentionMode::kProfile; }),
             "attention.profile");
 }

@@ -50,7 +50,7 @@ std::vector<Pass> RaggedPasses(const ModelConfig& config) {
     const int32_t length = 40 + (i * 67) % 190;
     pass.tokens = Prompt(length, static_cast<uint32_t>(100 + i));
     pass.decode_from = i % 4 == 3 ? length : length / 2 + i;
-    if (i % 4 == 0) pass.attention = {.z = 0.0f, .pinned_blocks = 0};
+    if (i % 4 == 0) pass.attention = {.settings = {.z = 0.0f, .pinned_blocks = 0}};
     if (i % 4 == 1) pass.attention = {.mode = AttentionMode::kFull};
     if (i % 4 == 2) {
       pass.attention = {.mode = AttentionMode::kProfile,

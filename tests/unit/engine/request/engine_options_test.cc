@@ -45,34 +45,39 @@ AttentionChoice WithProfile(ThresholdProfile profile, AttentionChoice choice = {
 }
 
 std::vector<AttentionChoice> OfGatedModel() {
-  return {{.z = 0.5f, .sink_blocks = 2},
-          {.z = 0.5f, .pinned_blocks = 1, .shared_reads = true},
-          {.z = 0.5f, .temper_special = true},
-          {.z = 1.0f, .confirm = true},
-          {.z = 0.5f, .sparse_prefill = true},
-          {.z = 0.5f, .uniform_floor = false, .shared_reads = true, .sparse_prefill = true},
-          {.z = 1.0f, .shared_reads = true, .confirm = true, .temper_special = true},
-          {.mode = AttentionMode::kFull, .temper_special = true},
-          {.z = 0.5f,
-           .uniform_floor = false,
-           .sink_blocks = 1,
-           .shared_reads = true,
-           .temper_special = true},
-          WithProfile({.z = 0.5f, .sink_blocks = 1, .shared_reads = true, .temper_special = true}),
-          WithProfile({.z = 0.5f}, {.temper_special = true})};
+  return {{.settings = {.z = 0.5f, .sink_blocks = 2}},
+          {.settings = {.z = 0.5f, .pinned_blocks = 1, .shared_reads = true}},
+          {.settings = {.z = 0.5f, .temper_special = true}},
+          {.settings = {.z = 1.0f, .confirm = true}},
+          {.settings = {.z = 0.5f, .sparse_prefill = true}},
+          {.settings =
+               {.z = 0.5f, .uniform_floor = false, .shared_reads = true, .sparse_prefill = true}},
+          {.settings = {.z = 1.0f, .shared_reads = true, .confirm = true, .temper_special = true}},
+          {.mode = AttentionMode::kFull, .settings = {.temper_special = true}},
+          {.settings = {.z = 0.5f,
+                        .uniform_floor = false,
+                        .sink_blocks = 1,
+                        .shared_reads = true,
+                        .temper_special = true}},
+          WithProfile({.settings = {.z = 0.5f,
+                                    .sink_blocks = 1,
+                                    .shared_reads = true,
+                                    .temper_special = true}}),
+          WithProfile({.settings = {.z = 0.5f}}, {.settings = {.temper_special = true}})};
 }
 
 std::vector<AttentionChoice> OfPlainModel() {
-  return {{},
-          {.offset = -1.5f},
-          {.offset = -1.0f, .pinned_blocks = 1, .sink_blocks = 0, .shared_reads = false},
-          {.mode = AttentionMode::kFull},
-          {.offset = -2.0f, .sink_blocks = 2},
-          WithProfile({.relative_c = -2.5f, .shared_reads = false}),
-          {.offset = -1.0f, .sink_blocks = 0, .confirm = true},
-          {.offset = -1.0f, .sink_blocks = 0, .sparse_prefill = true},
-          WithProfile({.relative_c = -2.0f, .shared_reads = false, .confirm = true}),
-          WithProfile({.relative_c = -1.5f, .offset = 0.25f, .sink_blocks = 0})};
+  return {
+      {},
+      {.settings = {.offset = -1.5f}},
+      {.settings = {.offset = -1.0f, .pinned_blocks = 1, .sink_blocks = 0, .shared_reads = false}},
+      {.mode = AttentionMode::kFull},
+      {.settings = {.offset = -2.0f, .sink_blocks = 2}},
+      WithProfile({.relative_c = -2.5f, .settings = {.shared_reads = false}}),
+      {.settings = {.offset = -1.0f, .sink_blocks = 0, .confirm = true}},
+      {.settings = {.offset = -1.0f, .sink_blocks = 0, .sparse_prefill = true}},
+      WithProfile({.relative_c = -2.0f, .settings = {.shared_reads = false, .confirm = true}}),
+      WithProfile({.relative_c = -1.5f, .settings = {.offset = 0.25f, .sink_blocks = 0}})};
 }
 
 std::vector<OptionsCase> Cases() {
@@ -227,7 +232,7 @@ TEST(TemperedKeys, ChangeWhatFullAttentionAnswersOfAGatedModel) {
   request.attention = {.mode = AttentionMode::kFull};
   const auto tempered = Ask(*engine, request);
   EXPECT_TRUE(tempered.started[0].attention.temper_special) << "as config.json says";
-  request.attention.temper_special = false;
+  request.attention.settings.temper_special = false;
   const auto attended = Ask(*engine, request);
   EXPECT_FALSE(attended.started[0].attention.temper_special);
   EXPECT_EQ(attended.finished->cached_tokens, 0) << "the prompt's keys are others";
@@ -246,7 +251,7 @@ TEST(TemperedKeys, CountInPassesAsInRequests) {
   pass.loss_from = 0;
   std::vector<std::vector<float>> losses;
   for (const bool temper : {false, true}) {
-    request.attention.temper_special = temper;
+    request.attention.settings.temper_special = temper;
     pass.attention = request.attention;
     const auto answer = Ask(*engine, request);
     const auto recorder = std::make_shared<testing::PassRecorder>();

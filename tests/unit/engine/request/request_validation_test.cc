@@ -226,27 +226,29 @@ TEST(RequestValidation, LogprobsAreAtMostTwenty) {
 }
 
 TEST(RequestValidation, AttentionNumbersHaveRanges) {
-  EXPECT_EQ(Field([](Request& r) { r.attention.offset = -100.0f; }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.offset = -100.0f; }), "ok");
   for (const float bad : {-100.5f, 100.5f, kNaN, kInfinity}) {
-    EXPECT_EQ(Field([&](Request& r) { r.attention.offset = bad; }), "attention.offset");
+    EXPECT_EQ(Field([&](Request& r) { r.attention.settings.offset = bad; }), "attention.offset");
   }
   for (const float bad : {-0.1f, 16.5f, kNaN, kInfinity}) {
-    EXPECT_EQ(Field([&](Request& r) { r.attention.z = bad; }), "attention.z");
+    EXPECT_EQ(Field([&](Request& r) { r.attention.settings.z = bad; }), "attention.z");
   }
   for (const int32_t bad : {-1, 1025}) {
-    EXPECT_EQ(Field([&](Request& r) { r.attention.pinned_blocks = bad; }),
+    EXPECT_EQ(Field([&](Request& r) { r.attention.settings.pinned_blocks = bad; }),
               "attention.pinned_blocks");
   }
 }
 
 TEST(RequestValidation, OptionsOfAttentionHaveRanges) {
-  EXPECT_EQ(Field([](Request& r) { r.attention.sink_blocks = 1024; }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.sink_blocks = 1024; }), "ok");
   for (const int32_t bad : {-1, 1025}) {
-    EXPECT_EQ(Field([&](Request& r) { r.attention.sink_blocks = bad; }), "attention.sink_blocks");
+    EXPECT_EQ(Field([&](Request& r) { r.attention.settings.sink_blocks = bad; }),
+              "attention.sink_blocks");
   }
-  EXPECT_EQ(Field([](Request& r) { r.attention.min_mass = 1.0f; }), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.min_mass = 1.0f; }), "ok");
   for (const float bad : {0.0f, -0.5f, 1.5f, kNaN, kInfinity}) {
-    EXPECT_EQ(Field([&](Request& r) { r.attention.min_mass = bad; }), "attention.min_mass");
+    EXPECT_EQ(Field([&](Request& r) { r.attention.settings.min_mass = bad; }),
+              "attention.min_mass");
   }
 }
 
@@ -255,7 +257,7 @@ TEST(RequestValidation, AnAnswerBeginsOtherwiseWithALeastMassOnly) {
     EXPECT_EQ(Field([&](Request& r) { r.attention.begin = begin; }), "attention.begin");
     EXPECT_EQ(Field([&](Request& r) {
                 r.attention.begin = begin;
-                r.attention.min_mass = 0.9f;
+                r.attention.settings.min_mass = 0.9f;
               }),
               "ok");
   }
@@ -266,7 +268,7 @@ TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
     const auto temper = [mode](bool whether) {
       return [mode, whether](Request& r) {
         r.attention.mode = mode;
-        r.attention.temper_special = whether;
+        r.attention.settings.temper_special = whether;
       };
     };
     EXPECT_EQ(Field(temper(true)), "ok") << "full attention reads it too";
@@ -276,10 +278,12 @@ TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
 }
 
 TEST(RequestValidation, RelativeThresholdsReadNoZ) {
-  EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, RelativeModel()), "attention.z");
-  EXPECT_EQ(Field([](Request& r) { r.attention.offset = 1.0f; }, RelativeModel()), "ok");
-  EXPECT_EQ(Field([](Request& r) { r.attention.uniform_floor = false; }, RelativeModel()), "ok");
-  EXPECT_EQ(Field([](Request& r) { r.attention.uniform_floor = true; }, RelativeModel()),
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.z = 1.0f; }, RelativeModel()),
+            "attention.z");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.offset = 1.0f; }, RelativeModel()), "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.uniform_floor = false; }, RelativeModel()),
+            "ok");
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.uniform_floor = true; }, RelativeModel()),
             "UNSUPPORTED_BY_MODEL");
 }
 
@@ -290,17 +294,19 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
       change(r.attention);
     });
   };
-  EXPECT_EQ(full([](AttentionChoice& a) { a.offset = 1.0f; }), "ok");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.z = 1.0f; }), "attention.z");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.uniform_floor = false; }), "attention.floor");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.pinned_blocks = 2; }), "attention.pinned_blocks");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.sink_blocks = 0; }), "attention.sink_blocks");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.shared_reads = false; }), "attention.reads");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.confirm = false; }), "attention.confirm");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.sparse_prefill = false; }), "attention.prefill");
-  EXPECT_EQ(full([](AttentionChoice& a) { a.min_mass = 0.9f; }), "attention.min_mass");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.offset = 1.0f; }), "ok");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.z = 1.0f; }), "attention.z");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.uniform_floor = false; }), "attention.floor");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.pinned_blocks = 2; }),
+            "attention.pinned_blocks");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.sink_blocks = 0; }), "attention.sink_blocks");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.shared_reads = false; }), "attention.reads");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.confirm = false; }), "attention.confirm");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.sparse_prefill = false; }),
+            "attention.prefill");
+  EXPECT_EQ(full([](AttentionChoice& a) { a.settings.min_mass = 0.9f; }), "attention.min_mass");
   EXPECT_EQ(full([](AttentionChoice& a) { a.begin = Begin::kAsAsked; }), "attention.begin");
-  EXPECT_EQ(Field([](Request& r) { r.attention.z = 1.0f; }, PlainModel()), "attention.z")
+  EXPECT_EQ(Field([](Request& r) { r.attention.settings.z = 1.0f; }, PlainModel()), "attention.z")
       << "full is the default of a plain model with the paper's index";
 }
 
@@ -313,7 +319,7 @@ TEST(RequestValidation, AModelIsNotAskedForWhatItCannotDo) {
         [&](Request& r) {
           r.attention.mode = AttentionMode::kProfile;
           r.attention.profile = std::move(profile);
-          r.attention.uniform_floor = true;
+          r.attention.settings.uniform_floor = true;
         },
         config);
   };
@@ -410,14 +416,15 @@ TEST(RequestValidation, WhatAProfileSaysOfARequestIsChecked) {
         },
         RelativeModel());
   };
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = 2; }), "ok");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = 0.9f; }), "ok");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.temper_special = false; }), "ok");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = -1; }), "PROFILE_MISMATCH");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.sink_blocks = 1025; }), "PROFILE_MISMATCH");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = 0.0f; }), "PROFILE_MISMATCH");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.min_mass = kNaN; }), "PROFILE_MISMATCH");
-  EXPECT_EQ(with([](ThresholdProfile& p) { p.temper_special = true; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.sink_blocks = 2; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.min_mass = 0.9f; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.temper_special = false; }), "ok");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.sink_blocks = -1; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.sink_blocks = 1025; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.min_mass = 0.0f; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.min_mass = kNaN; }), "PROFILE_MISMATCH");
+  EXPECT_EQ(with([](ThresholdProfile& p) { p.settings.temper_special = true; }),
+            "PROFILE_MISMATCH");
 }
 
 TEST(CheckContext, CountsPromptAndAnswerTogether) {
@@ -470,11 +477,11 @@ TEST(ResolveAttention, APlainCheckpointIsSparseByDefault) {
 
 TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   ThresholdProfile profile = *Relative(-4.5f);
-  profile.sink_blocks = 3;
-  profile.shared_reads = false;
-  profile.confirm = true;
-  profile.sparse_prefill = true;
-  profile.min_mass = 0.75f;
+  profile.settings.sink_blocks = 3;
+  profile.settings.shared_reads = false;
+  profile.settings.confirm = true;
+  profile.settings.sparse_prefill = true;
+  profile.settings.min_mass = 0.75f;
   AttentionChoice choice = {.mode = AttentionMode::kProfile,
                             .profile = std::make_shared<ThresholdProfile>(profile)};
   const ResolvedAttention defaults = ResolveAttention(choice, RelativeModel());
@@ -490,13 +497,13 @@ TEST(ResolveAttention, ARelativeProfileNamesItsConstant) {
   defaults.ApplyTo(rows);
   EXPECT_EQ(rows.frozen_thresholds, nullptr);
 
-  choice.sink_blocks = 0;
-  choice.shared_reads = true;
-  choice.confirm = false;
-  choice.sparse_prefill = false;
-  choice.min_mass = 0.5f;
+  choice.settings.sink_blocks = 0;
+  choice.settings.shared_reads = true;
+  choice.settings.confirm = false;
+  choice.settings.sparse_prefill = false;
+  choice.settings.min_mass = 0.5f;
   choice.begin = Begin::kFull;
-  choice.offset = 1.0f;
+  choice.settings.offset = 1.0f;
   const ResolvedAttention own = ResolveAttention(choice, RelativeModel());
   EXPECT_EQ(own.options.sink_blocks, 0);
   EXPECT_TRUE(own.options.shared_reads);
@@ -513,29 +520,29 @@ TEST(ResolveAttention, KeysAreTemperedAsRequestProfileOrModelSays) {
   model.temper_special = true;
   EXPECT_TRUE(ResolveAttention({}, model).temper_special);
   EXPECT_TRUE(ResolveAttention({.mode = AttentionMode::kFull}, model).temper_special);
-  EXPECT_FALSE(ResolveAttention({.temper_special = false}, model).temper_special);
+  EXPECT_FALSE(ResolveAttention({.settings = {.temper_special = false}}, model).temper_special);
   ThresholdProfile profile = *Profile(2, 4);
-  profile.temper_special = false;
+  profile.settings.temper_special = false;
   AttentionChoice choice = {.mode = AttentionMode::kProfile,
                             .profile = std::make_shared<ThresholdProfile>(profile)};
   EXPECT_FALSE(ResolveAttention(choice, model).temper_special);
-  choice.temper_special = true;
+  choice.settings.temper_special = true;
   EXPECT_TRUE(ResolveAttention(choice, model).temper_special);
 }
 
 TEST(ResolveAttention, WithoutTheFloorZIsThePapers) {
   AttentionChoice choice;
-  choice.uniform_floor = false;
+  choice.settings.uniform_floor = false;
   EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 2.0f);
-  choice.z = 1.0f;
+  choice.settings.z = 1.0f;
   EXPECT_FLOAT_EQ(ResolveAttention(choice, GatedModel()).options.z, 1.0f);
 }
 
 TEST(ResolveAttention, AProfilesDefaultsGiveWayToTheRequests) {
   ThresholdProfile calibrated = *Profile(2, 4);
-  calibrated.offset = 0.5f;
-  calibrated.z = 1.25f;
-  calibrated.uniform_floor = false;
+  calibrated.settings.offset = 0.5f;
+  calibrated.settings.z = 1.25f;
+  calibrated.settings.uniform_floor = false;
   calibrated.head_z.assign(8, 2.0f);
   AttentionChoice choice;
   choice.mode = AttentionMode::kProfile;
@@ -546,9 +553,9 @@ TEST(ResolveAttention, AProfilesDefaultsGiveWayToTheRequests) {
   EXPECT_FALSE(defaults.options.uniform_floor);
   EXPECT_TRUE(defaults.head_z);
 
-  choice.z = 3.0f;
-  choice.offset = 0.0f;
-  choice.uniform_floor = true;
+  choice.settings.z = 3.0f;
+  choice.settings.offset = 0.0f;
+  choice.settings.uniform_floor = true;
   const ResolvedAttention own = ResolveAttention(choice, GatedModel());
   EXPECT_FLOAT_EQ(own.options.offset, 0.0f);
   EXPECT_FLOAT_EQ(own.options.z, 3.0f);

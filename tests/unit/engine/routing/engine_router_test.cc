@@ -93,7 +93,7 @@ TEST_F(RouterTest, APromptComesBackWhereItsBlocksAre) {
 TEST_F(RouterTest, BlocksUnderAnotherKeyAreNoReason) {
   Start(TinyModel());
   Request other = known_;
-  other.attention.offset = 0.5f;
+  other.attention.settings.offset = 0.5f;
   EXPECT_EQ(PlaceOf(other), 1u);
   other = known_;
   other.attention = Frozen(engine_->info().config, "frozen");
@@ -113,7 +113,7 @@ TEST_F(RouterTest, WithoutAGateProfilesHaveTheBlocksOfAllOthers) {
   Start(TinyModel({.has_predictor = false}));
   Request other = known_;
   other.attention = Frozen(engine_->info().config, "frozen");
-  other.attention.offset = 0.5f;
+  other.attention.settings.offset = 0.5f;
   EXPECT_EQ(PlaceOf(other), 0u);
 }
 

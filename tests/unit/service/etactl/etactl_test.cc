@@ -300,8 +300,8 @@ TEST(EtactlStatistics, NameWhatGoesBeyondThePaper) {
   used.set_prefill(v1::PREFILL_SPARSE);
   const std::string line = DescribeStatistics(started, {});
   for (const char* part :
-       {"relative thresholds of -3.9", "1 sink block,", "shared reads", "reads confirmed",
-        "sparse prefill", "special keys tempered", "at least 0.9 of the mass"}) {
+       {"relative thresholds of -3.9", "sink_blocks 1", "reads shared", "confirm true",
+        "prefill sparse", "special_keys temper", "min_mass 0.9"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in: " << line;
   }
 }

@@ -32,11 +32,11 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
   EXPECT_TRUE(request->output.text);
   EXPECT_FALSE(request->output.logprobs.has_value());
   EXPECT_FALSE(request->attention.mode.has_value());
-  EXPECT_FALSE(request->attention.z.has_value());
-  EXPECT_FALSE(request->attention.sink_blocks.has_value());
-  EXPECT_FALSE(request->attention.shared_reads.has_value());
-  EXPECT_FALSE(request->attention.temper_special.has_value());
-  EXPECT_FALSE(request->attention.min_mass.has_value());
+  EXPECT_FALSE(request->attention.settings.z.has_value());
+  EXPECT_FALSE(request->attention.settings.sink_blocks.has_value());
+  EXPECT_FALSE(request->attention.settings.shared_reads.has_value());
+  EXPECT_FALSE(request->attention.settings.temper_special.has_value());
+  EXPECT_FALSE(request->attention.settings.min_mass.has_value());
   EXPECT_FALSE(request->attention.begin.has_value());
   EXPECT_EQ(request->priority, Priority::kNormal);
 }
@@ -62,10 +62,10 @@ TEST(ToRequest, PresentZerosAreZeros) {
   EXPECT_EQ(request->stopping.max_tokens, 0);
   EXPECT_FALSE(request->output.text);
   EXPECT_EQ(request->output.logprobs, 0);
-  EXPECT_EQ(request->attention.z, 0.0f);
-  EXPECT_EQ(request->attention.pinned_blocks, 0);
-  EXPECT_EQ(request->attention.sink_blocks, 0);
-  EXPECT_EQ(request->attention.min_mass, 0.0f);
+  EXPECT_EQ(request->attention.settings.z, 0.0f);
+  EXPECT_EQ(request->attention.settings.pinned_blocks, 0);
+  EXPECT_EQ(request->attention.settings.sink_blocks, 0);
+  EXPECT_EQ(request->attention.settings.min_mass, 0.0f);
 }
 
 TEST(ToRequest, CarriesEveryField) {
@@ -130,23 +130,23 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_TRUE(request->output.special_tokens);
   EXPECT_TRUE(request->stopping.fit_max_tokens) << "no length was asked for";
   EXPECT_EQ(request->attention.mode, AttentionMode::kFull);
-  EXPECT_EQ(request->attention.offset, 0.5f);
-  EXPECT_EQ(request->attention.uniform_floor, false);
-  EXPECT_EQ(request->attention.sink_blocks, 3);
-  EXPECT_EQ(request->attention.shared_reads, true);
-  EXPECT_EQ(request->attention.temper_special, true);
-  EXPECT_EQ(request->attention.min_mass, 0.9f);
-  EXPECT_EQ(request->attention.confirm, true);
-  EXPECT_EQ(request->attention.sparse_prefill, true);
+  EXPECT_EQ(request->attention.settings.offset, 0.5f);
+  EXPECT_EQ(request->attention.settings.uniform_floor, false);
+  EXPECT_EQ(request->attention.settings.sink_blocks, 3);
+  EXPECT_EQ(request->attention.settings.shared_reads, true);
+  EXPECT_EQ(request->attention.settings.temper_special, true);
+  EXPECT_EQ(request->attention.settings.min_mass, 0.9f);
+  EXPECT_EQ(request->attention.settings.confirm, true);
+  EXPECT_EQ(request->attention.settings.sparse_prefill, true);
   EXPECT_EQ(request->attention.begin, Begin::kFullWhereRecentMassWasLow);
   stopping.set_max_tokens(256);
   EXPECT_FALSE(ToRequest(message)->stopping.fit_max_tokens);
   attention.set_reads(v1::READS_OWN);
   attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
-  EXPECT_EQ(ToRequest(message)->attention.shared_reads, false);
-  EXPECT_EQ(ToRequest(message)->attention.temper_special, false);
+  EXPECT_EQ(ToRequest(message)->attention.settings.shared_reads, false);
+  EXPECT_EQ(ToRequest(message)->attention.settings.temper_special, false);
   attention.set_prefill(v1::PREFILL_FULL);
-  EXPECT_EQ(ToRequest(message)->attention.sparse_prefill, false);
+  EXPECT_EQ(ToRequest(message)->attention.settings.sparse_prefill, false);
 }
 
 TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {

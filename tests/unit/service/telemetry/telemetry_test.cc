@@ -39,7 +39,7 @@ std::vector<Request> Mixed(const ModelConfig& config) {
     request.output.layer_statistics = true;
     if (i % 4 == 0) request.attention.mode = AttentionMode::kFull;
     if (i % 4 == 1) request.attention.mode = AttentionMode::kDynamic;
-    if (i % 4 == 1) request.attention.sparse_prefill = i % 8 == 1;
+    if (i % 4 == 1) request.attention.settings.sparse_prefill = i % 8 == 1;
     if (i % 4 == 2) request.attention = Frozen(config, "legal");
     if (i % 4 == 3) request.attention = Frozen(config, "code");
     if (request.attention.profile) {

@@ -43,7 +43,7 @@ class MinMass : public ::testing::Test {
     request.id = "request-" + std::to_string(seed);
     request.tenant = "tenant-" + std::to_string(seed);  // nobody else's loss counts
     request.attention = FrozenAt(config_, kAboveAllBounds);
-    request.attention.min_mass = min_mass;
+    request.attention.settings.min_mass = min_mass;
     return request;
   }
 
@@ -118,7 +118,7 @@ TEST_F(MinMass, TheNextRequestBeginsWithFullAttentionIfItWishes) {
   EXPECT_EQ(next.finished->attention.shadow_row_layers, 0);
   // As if every block were pinned.
   Request whole = Losing({});
-  whole.attention.pinned_blocks = 1024;
+  whole.attention.settings.pinned_blocks = 1024;
   EXPECT_EQ(next.ids, Ask(*engine, whole).ids);
 
   // What Started says repeats the answer anywhere.

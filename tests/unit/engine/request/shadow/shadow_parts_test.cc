@@ -206,7 +206,7 @@ TEST_F(LiveMassTest, RequestsOfAVersionThatLacksMassBeginFull) {
   EXPECT_FALSE(BeginsFull(Under(2, 0.9f))) << "another version";
   EXPECT_FALSE(BeginsFull(Under(1, 0.9f), "globex"));
   ResolvedAttention wider = Under(1, 0.9f);
-  wider.options.offset = 1.0f;
+  wider.used.offset = 1.0f;
   EXPECT_FALSE(BeginsFull(wider)) << "it does not attend alike";
   ResolvedAttention careless = Under(1, 0.9f);
   careless.min_mass.reset();

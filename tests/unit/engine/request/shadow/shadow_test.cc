@@ -216,7 +216,7 @@ TEST_F(Shadow, WhatIsNotFiniteIsNotCounted) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   Request request = Greedy(Prompt(100, 1), 180);
   request.attention = FrozenAt(config_, kAboveAllBounds);
-  request.attention.min_mass = 1.0f;
+  request.attention.settings.min_mass = 1.0f;
   const auto answer = Ask(**engine, request);
   ASSERT_TRUE(answer.finished.has_value()) << answer.status;
   EXPECT_FALSE(answer.finished->full_from.has_value());
