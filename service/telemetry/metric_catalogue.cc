@@ -1,5 +1,7 @@
 #include "service/telemetry/metric_catalogue.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <initializer_list>
 
 namespace eta {
@@ -387,31 +389,36 @@ constexpr char kPreamble[] =
 The whole page that `eta-server` serves at `/metrics` (`--metrics_listen`). This file is the output
 of `eta-server --print_metrics`; a test keeps it so.
 
-Sums over all devices. Counters and histograms start at 0 with the process; a call is counted before
-its client sees the status, and an answer before its last message is sent. Densities are rates of two
-counters, never averages of averages: head density is
+Sums over all devices. Counters and histograms start at 0 with the process. A call is counted before
+its client sees the status, an answer before its last message is sent. A density is the rate of one
+counter over that of another, never an average of averages: head density is
 `rate(eta_attention_keys_attended_total) / rate(eta_attention_keys_eligible_total)`, union density
 `rate(eta_attention_keys_read_total) / rate(eta_attention_keys_cached_total)`.
 
-Labels: `model` is the served model's name. `mode` is `full`, `dynamic`, `profile`, or `none` before
-it is known. `profile` and `tenant` are names, `none` without one, and `other` for names without a
-label of their own. Those named by `--metrics_profiles` and `--metrics_tenants` have one. Without
-these flags the `--metrics_label_limit` names that were used last have one: a new name takes the
-label of the name that has been idle for longest, if that is more than ten minutes. The series of the
-old label then leave the page, and begin at 0 if the name comes back. Series without these labels
-never fall: `eta_calls_total` counts all calls, and `eta_tenant_attention_*` all profiles of a tenant
-while that has its label. `version` is that of the profile, `none` without a profile, and `other` beyond as many versions.
-`finish_reason` is `stop_token`, `end_of_text`, `stop_string`, `length`, or `none` without an answer.
+| Label | Values |
+|---|---|
+| `model` | the served model's name; every metric has it but `eta_engine_state`, `eta_uptime_seconds`, `eta_build_info`, `process_...` and `exposer_...` |
+| `mode` | `full`, `dynamic`, `profile`; `none` before it is known |
+| `profile`, `tenant` | names; `none` without one; `other` for names without a label of their own |
+| `version` | of the profile; `none` without a profile; `other` beyond as many versions |
+| `finish_reason` | `stop_token`, `end_of_text`, `stop_string`, `length`; `none` without an answer |
+
+Names that `--metrics_profiles` and `--metrics_tenants` list have labels of their own. Without these
+flags the `--metrics_label_limit` names that were used last have them: a new name takes the label of
+the name that has been idle for longest, if that is more than ten minutes. The series of the old
+label then leave the page, and begin at 0 if the name comes back. Series without these labels never
+fall: `eta_calls_total` counts all calls, and `eta_tenant_attention_...` all profiles of a tenant
+while that has its label.
 )";
 
 constexpr char kLeftOut[] =
     R"(
 ## Left out
 
-What other servers show and nothing here stands behind: waiting requests by reason (there is one
-queue), whether a step was replayed as a CUDA graph, which profiles lie in a GPU's memory
-(`eta_profile_info` tells those in the host's), labels `layer` and `head` (Stats has their figures:
-`etactl stats --layers`), and the GPU's own (NVIDIA's DCGM exporter has them).
+Nothing here stands behind what some other servers show: waiting requests by reason (there is one
+queue), replays of CUDA graphs, profiles in a GPU's memory (`eta_profile_info` tells those in the
+host's), labels `layer` and `head` (`etactl stats --layers` has their figures), and the GPU's own
+figures (NVIDIA's DCGM exporter has them).
 )";
 
 }  // namespace
@@ -452,14 +459,15 @@ std::string MetricCatalogueMarkdown() {
   };
   for (const MetricGroup& group : kGroups) {
     append({"\n## ", group.title,
-            "\n\n| Metric | Type | Labels | Unit | Meaning |\n|---|---|---|---|---|\n"});
+            "\n\n| Metric | Type | Further labels | Meaning |\n|---|---|---|---|\n"});
     for (const Metric& metric : group.metrics) {
+      // Those that stand behind `model`, if that is there: it comes first.
+      std::string_view further = metric.labels;
+      if (further.starts_with("model")) further.remove_prefix(std::min(further.size(), size_t{6}));
       std::string labels;
-      for (const char c : metric.labels)
-        labels += c == ',' ? std::string("`, `") : std::string(1, c);
-      const std::string_view tick = labels.empty() ? "" : "`";
-      append({"| `", metric.name, "` | ", Name(metric.type), " | ", tick, labels, tick, " | ",
-              metric.unit, " | ", metric.help, " |\n"});
+      for (const char c : further) labels += c == ',' ? std::string(", ") : std::string(1, c);
+      append({"| `", metric.name, "` | ", Name(metric.type), " | ", labels, " | ", metric.help,
+              " |\n"});
     }
   }
   return text + kLeftOut;
