@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/checkpoint/piece_table.h"
 #include "engine/tokenizer/pair_table.h"
 #include "engine/tokenizer/piece_matcher.h"
-#include "engine/tokenizer/piece_table.h"
 #include "engine/tokenizer/symbol_merger.h"
 #include "engine/tokenizer/text_codec.h"
 

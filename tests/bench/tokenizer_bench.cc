@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta::bench {

@@ -9,8 +9,8 @@
 
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/gguf/gguf_tensor_names.h"
+#include "engine/checkpoint/piece_table.h"
 #include "engine/model/model_config.h"
-#include "engine/tokenizer/piece_table.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/fuzz/checked_error.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/base/utf8.h"
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/testing/fuzz/checked_error.h"
 

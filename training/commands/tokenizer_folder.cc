@@ -9,7 +9,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 
 namespace eta::training {
 namespace {

@@ -9,10 +9,6 @@
 namespace eta {
 namespace {
 
-constexpr char kPre[] = "tokenizer.ggml.pre";
-constexpr char kMerges[] = "tokenizer.ggml.merges";
-constexpr char kTokenTypes[] = "tokenizer.ggml.token_type";
-
 bool IsAdded(GgufTokenType type) {
   return type == GgufTokenType::kControl || type == GgufTokenType::kUserDefined ||
          type == GgufTokenType::kUnknown;
@@ -115,27 +111,30 @@ void WriteVocabulary(const GgufVocabulary& vocabulary, JsonWriter& json) {
 }  // namespace
 
 absl::StatusOr<std::string> MakeTokenizerJson(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
-  const std::string pre = metadata.OptionalText(kPre).value_or("default");
+  const std::string pre = metadata.OptionalText(gguf_key::kPreTokenizer).value_or("default");
   const PreTokenizer* cuts = FindPreTokenizer(pre);
   if (cuts == nullptr) {
-    metadata.FailUnsupported(kPre, Quoted(pre) + " is not a pre-tokenizer that is known");
+    metadata.FailUnsupported(gguf_key::kPreTokenizer,
+                             Quoted(pre) + " is not a pre-tokenizer that is known");
   }
-  if (!metadata.Has(kMerges)) metadata.Fail(kMerges, "is missing");
-  const std::vector<std::string_view> merges = metadata.Texts(kMerges);
+  if (!metadata.Has(gguf_key::kMerges)) metadata.Fail(gguf_key::kMerges, "is missing");
+  const std::vector<std::string_view> merges = metadata.Texts(gguf_key::kMerges);
   for (size_t i = 0; i < merges.size(); ++i) {
     const size_t space = merges[i].find(' ');
     if (space == 0 || space == std::string_view::npos || space + 1 == merges[i].size() ||
         merges[i].find(' ', space + 1) != std::string_view::npos) {
-      metadata.Fail(kMerges, absl::StrCat("entry ", i, " must be two parts with a space between"));
+      metadata.Fail(gguf_key::kMerges,
+                    absl::StrCat("entry ", i, " must be two parts with a space between"));
     }
   }
   for (size_t id = 0; id < vocabulary.types.size(); ++id) {
     if (vocabulary.types[id] == GgufTokenType::kByte) {
-      metadata.FailUnsupported(kTokenTypes, absl::StrCat("entry ", id, " is a byte token"));
+      metadata.FailUnsupported(gguf_key::kTokenTypes,
+                               absl::StrCat("entry ", id, " is a byte token"));
     }
   }
-  if (metadata.OptionalBool("tokenizer.ggml.add_space_prefix").value_or(false)) {
-    metadata.FailUnsupported("tokenizer.ggml.add_space_prefix", "true is not supported with gpt2");
+  if (metadata.OptionalBool(gguf_key::kAddSpacePrefix).value_or(false)) {
+    metadata.FailUnsupported(gguf_key::kAddSpacePrefix, "true is not supported with gpt2");
   }
   if (!metadata.status().ok()) return metadata.status();
 

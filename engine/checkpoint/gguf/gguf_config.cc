@@ -14,39 +14,38 @@
 namespace eta {
 namespace {
 
-constexpr char kArchitecture[] = "general.architecture";
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 
 // Behind "llama." and the like. One that is not here would change the model in a way that nobody
 // here knows.
 constexpr std::string_view kKnownKeys[] = {
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.layer_norm_rms_epsilon",
-    "attention.sliding_window",
-    "attention.value_length",
-    "block_count",
-    "context_length",
-    "embedding_length",
+    gguf_key::kQueryHeads,
+    gguf_key::kKvHeads,
+    gguf_key::kKeyDim,
+    gguf_key::kNormEps,
+    gguf_key::kWindow,
+    gguf_key::kValueDim,
+    gguf_key::kBlocks,
+    gguf_key::kContext,
+    gguf_key::kModelDim,
     "expert_count",
     "expert_shared_count",
     "expert_used_count",
-    "feed_forward_length",
-    "rope.dimension_count",
-    "rope.freq_base",
+    gguf_key::kFfnDim,
+    gguf_key::kRopeDim,
+    gguf_key::kRopeTheta,
     "rope.scale_linear",
     "rope.scaling.attn_factor",
-    "rope.scaling.factor",
+    gguf_key::kScalingFactor,
     "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
+    gguf_key::kScalingContext,
+    gguf_key::kScalingType,
     "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
+    gguf_key::kYarnBetaFast,
+    gguf_key::kYarnBetaSlow,
     "rope.scaling.yarn_ext_factor",
     "tensor_data_layout",
-    "vocab_size",
+    gguf_key::kVocabulary,
 };
 
 // 0 says that there is none of it, as files of several writers do; any other number would change
@@ -102,25 +101,25 @@ int64_t ReadVocabSize(GgufMetadata& metadata, const GgufHeader& header, const st
     return 0;
   }
   const int64_t rows = embedding->second.shape[0];
-  const auto stated = metadata.OptionalInteger(prefix + "vocab_size", 1, kMaxSize);
+  const auto stated = metadata.OptionalInteger(prefix + gguf_key::kVocabulary, 1, kMaxSize);
   if (stated && *stated != rows) {
-    metadata.Fail(prefix + "vocab_size", "is not the number of rows of token_embd.weight");
+    metadata.Fail(prefix + gguf_key::kVocabulary, "is not the number of rows of token_embd.weight");
   }
   if (tokenizer.vocab_size > rows) {
-    metadata.Fail("tokenizer.ggml.tokens", "has more entries than token_embd.weight has rows");
+    metadata.Fail(gguf_key::kTokens, "has more entries than token_embd.weight has rows");
   }
   return rows;
 }
 
 int64_t ReadHeadDim(GgufMetadata& metadata, const std::string& prefix, int64_t model_dim,
                     int64_t heads) {
-  const auto key = metadata.OptionalInteger(prefix + "attention.key_length", 1, kMaxSize);
+  const auto key = metadata.OptionalInteger(prefix + gguf_key::kKeyDim, 1, kMaxSize);
   if (!key && model_dim % heads != 0) {
-    metadata.Fail(prefix + "attention.key_length",
+    metadata.Fail(prefix + gguf_key::kKeyDim,
                   "is missing, and the heads do not divide embedding_length");
   }
   const int64_t head_dim = key.value_or(model_dim / heads);
-  for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
+  for (const char* name : {gguf_key::kValueDim, gguf_key::kRopeDim}) {
     const auto same = metadata.OptionalInteger(prefix + name, 1, kMaxSize);
     if (same && *same != head_dim) {
       metadata.FailUnsupported(prefix + name,
@@ -135,34 +134,34 @@ int64_t ReadHeadDim(GgufMetadata& metadata, const std::string& prefix, int64_t m
 absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,
                                           const GgufTokenizer& tokenizer,
                                           const std::vector<float>& rope_factors) {
-  const std::string architecture = metadata.Text(kArchitecture);
+  const std::string architecture = metadata.Text(gguf_key::kArchitecture);
   if (!metadata.status().ok()) return metadata.status();
   const auto* found =
       std::find_if(std::begin(kFamilies), std::end(kFamilies),
                    [&](const Family& family) { return family.architecture == architecture; });
   if (found == std::end(kFamilies)) {
     metadata.FailUnsupported(
-        kArchitecture, Quoted(architecture) + " is not supported, only llama, qwen2 and qwen3");
+        gguf_key::kArchitecture,
+        Quoted(architecture) + " is not supported, only llama, qwen2 and qwen3");
     return metadata.status();
   }
   Family family = *found;
   const std::string prefix = architecture + ".";
   RefuseUnknown(metadata, prefix);
   const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
-  const auto window = metadata.OptionalInteger(prefix + "attention.sliding_window", 0, kMaxSize);
+  const auto window = metadata.OptionalInteger(prefix + gguf_key::kWindow, 0, kMaxSize);
   if (window.value_or(0) > 0 && architecture == "llama") {
     family = kMistral;
   } else if (window.value_or(0) > 0) {
-    metadata.FailUnsupported(prefix + "attention.sliding_window",
-                             "is not supported with this architecture");
+    metadata.FailUnsupported(prefix + gguf_key::kWindow, "is not supported with this architecture");
   }
 
   GgufConfig config;
   config.permuted_heads = architecture == "llama";
-  config.num_query_heads = size("attention.head_count");
-  config.num_kv_heads = metadata.OptionalInteger(prefix + "attention.head_count_kv", 1, kMaxSize)
+  config.num_query_heads = size(gguf_key::kQueryHeads);
+  config.num_kv_heads = metadata.OptionalInteger(prefix + gguf_key::kKvHeads, 1, kMaxSize)
                             .value_or(config.num_query_heads);
-  const int64_t model_dim = size("embedding_length");
+  const int64_t model_dim = size(gguf_key::kModelDim);
   const int64_t head_dim = ReadHeadDim(metadata, prefix, model_dim, config.num_query_heads);
 
   JsonWriter json;
@@ -179,13 +178,13 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("head_dim").Value(head_dim);
   json.Key("hidden_act").Value("silu");
   json.Key("hidden_size").Value(model_dim);
-  json.Key("intermediate_size").Value(size("feed_forward_length"));
-  json.Key("max_position_embeddings").Value(size("context_length"));
+  json.Key("intermediate_size").Value(size(gguf_key::kFfnDim));
+  json.Key("max_position_embeddings").Value(size(gguf_key::kContext));
   json.Key("model_type").Value(IsEtaModel(metadata) ? kEtaModelType : family.model_type);
   json.Key("num_attention_heads").Value(config.num_query_heads);
-  json.Key("num_hidden_layers").Value(size("block_count"));
+  json.Key("num_hidden_layers").Value(size(gguf_key::kBlocks));
   json.Key("num_key_value_heads").Value(config.num_kv_heads);
-  json.Key("rms_norm_eps").Value(metadata.Real(prefix + "attention.layer_norm_rms_epsilon"));
+  json.Key("rms_norm_eps").Value(metadata.Real(prefix + gguf_key::kNormEps));
   WriteRope(metadata, prefix, head_dim, rope_factors, json);
   if (family.model_type == "mistral") json.Key("sliding_window").Value(*window);
   json.Key("tie_word_embeddings").Value(!HasTensor(header, "output.weight"));

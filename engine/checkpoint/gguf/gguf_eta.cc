@@ -11,61 +11,58 @@ namespace eta {
 namespace {
 
 constexpr std::string_view kPrefix = "eta.";
-constexpr char kFamily[] = "eta.family";
 constexpr int64_t kMaxEtaSize = int64_t{1} << 24;
 
-constexpr std::string_view kTexts[] = {"gate", "index", "reads", "special_keys"};
-constexpr std::string_view kSizes[] = {"block_size", "sink_blocks"};
-constexpr std::string_view kBeta = "beta";
+constexpr std::string_view kTexts[] = {gguf_key::kEtaGate, gguf_key::kEtaIndex, gguf_key::kEtaReads,
+                                       gguf_key::kEtaSpecialKeys};
+constexpr std::string_view kSizes[] = {gguf_key::kEtaBlockSize, gguf_key::kEtaSinkBlocks};
 
-bool IsKnown(std::string_view name) {
-  const auto in = [name](const auto& names) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+bool IsKnown(std::string_view key) {
+  const auto in = [key](const auto& keys) {
+    return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
   };
-  return name == "family" || name == kBeta || in(kTexts) || in(kSizes);
+  return key == gguf_key::kEtaFamily || key == gguf_key::kEtaBeta || in(kTexts) || in(kSizes);
 }
 
-std::string FieldOf(std::string_view name) {
-  return "eta_" + std::string(name);
+// "eta.beta" -> "eta_beta"
+std::string FieldOf(std::string_view key) {
+  return "eta_" + std::string(key.substr(kPrefix.size()));
 }
 
 void WriteFamily(GgufMetadata& metadata, std::string_view model_type, JsonWriter& json) {
-  const std::string family = metadata.Text(kFamily);
+  const std::string family = metadata.Text(gguf_key::kEtaFamily);
   if (family == kEtaModelType && model_type == "llama") return;
   if (family != model_type) {
-    metadata.Fail(kFamily,
+    metadata.Fail(gguf_key::kEtaFamily,
                   Quoted(family) + " is not the family of the file, " + std::string(model_type));
   }
-  json.Key(FieldOf("family")).Value(family);
+  json.Key(FieldOf(gguf_key::kEtaFamily)).Value(family);
 }
 
 }  // namespace
 
 void WriteEtaFields(GgufMetadata& metadata, std::string_view model_type, JsonWriter& json) {
   for (const std::string& key : metadata.KeysUnder(kPrefix)) {
-    if (!IsKnown(std::string_view(key).substr(kPrefix.size()))) {
+    if (!IsKnown(key)) {
       metadata.FailUnsupported(key, "is not known");
     }
   }
   if (IsEtaModel(metadata)) {
     WriteFamily(metadata, model_type, json);
   } else {
-    for (const char* key : {"eta.beta", "eta.gate"}) {
+    for (const char* key : {gguf_key::kEtaBeta, gguf_key::kEtaGate}) {
       if (metadata.Has(key)) metadata.Fail(key, "is there without eta.family");
     }
   }
-  const auto key_of = [](std::string_view name) { return std::string(kPrefix).append(name); };
-  if (const auto beta = metadata.OptionalReal(key_of(kBeta))) {
-    json.Key(FieldOf(kBeta)).Value(*beta);
+  if (const auto beta = metadata.OptionalReal(gguf_key::kEtaBeta)) {
+    json.Key(FieldOf(gguf_key::kEtaBeta)).Value(*beta);
   }
-  for (const std::string_view name : kTexts) {
-    if (const auto text = metadata.OptionalText(key_of(name))) {
-      json.Key(FieldOf(name)).Value(*text);
-    }
+  for (const std::string_view key : kTexts) {
+    if (const auto text = metadata.OptionalText(key)) json.Key(FieldOf(key)).Value(*text);
   }
-  for (const std::string_view name : kSizes) {
-    if (const auto size = metadata.OptionalInteger(key_of(name), 0, kMaxEtaSize)) {
-      json.Key(FieldOf(name)).Value(*size);
+  for (const std::string_view key : kSizes) {
+    if (const auto size = metadata.OptionalInteger(key, 0, kMaxEtaSize)) {
+      json.Key(FieldOf(key)).Value(*size);
     }
   }
 }

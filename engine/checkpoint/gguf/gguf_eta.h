@@ -16,12 +16,25 @@
 
 namespace eta {
 
+namespace gguf_key {
+
+inline constexpr char kEtaFamily[] = "eta.family";
+inline constexpr char kEtaGate[] = "eta.gate";
+inline constexpr char kEtaBeta[] = "eta.beta";
+inline constexpr char kEtaIndex[] = "eta.index";
+inline constexpr char kEtaReads[] = "eta.reads";
+inline constexpr char kEtaSpecialKeys[] = "eta.special_keys";
+inline constexpr char kEtaSinkBlocks[] = "eta.sink_blocks";
+inline constexpr char kEtaBlockSize[] = "eta.block_size";
+
+}  // namespace gguf_key
+
 inline constexpr std::string_view kEtaModelType = "eta";
 inline constexpr std::string_view kEtaClass = "EtaForCausalLM";
 
 // Whether the model predicts thresholds.
 inline bool IsEtaModel(const GgufMetadata& metadata) {
-  return metadata.Has("eta.family");
+  return metadata.Has(gguf_key::kEtaFamily);
 }
 
 // Writes the fields eta_* of config.json. `model_type`: what the file's other metadata make of it.

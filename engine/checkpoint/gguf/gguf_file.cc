@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_config.h"
 #include "engine/checkpoint/gguf/gguf_metadata.h"
+#include "engine/checkpoint/gguf/gguf_rope.h"
 #include "engine/checkpoint/gguf/gguf_tensor_names.h"
 #include "engine/checkpoint/gguf/gguf_tokenizer.h"
 
@@ -21,7 +22,6 @@ namespace {
 
 constexpr uint64_t kFirstHeaderBytes = uint64_t{4} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
-constexpr char kRopeFactors[] = "rope_freqs.weight";
 constexpr uint64_t kMaxRopeFactorBytes = 1024 * sizeof(float);
 
 // The head, read in pieces that double until it is whole; `bytes` hold what the header looks at.
@@ -36,7 +36,7 @@ absl::StatusOr<GgufHeader> ReadHeader(const InputFile& file, std::string& bytes)
 
 absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
                                                    const GgufHeader& header) {
-  const auto found = header.tensors.find(kRopeFactors);
+  const auto found = header.tensors.find(kGgufRopeFactors);
   if (found == header.tensors.end()) return std::vector<float>();
   const GgufTensor& tensor = found->second;
   if (tensor.layout.type != GgmlType::kF32 || tensor.shape.size() != 1 ||
@@ -91,7 +91,7 @@ absl::Status GgufFile::ReadHead() {
 
 absl::Status GgufFile::AddTensors(const GgufHeader& header) {
   for (const auto& [name, tensor] : header.tensors) {
-    if (name == kRopeFactors) continue;
+    if (name == kGgufRopeFactors) continue;
     const auto named = ToHuggingFaceName(name);
     if (!named) {
       return absl::UnimplementedError(

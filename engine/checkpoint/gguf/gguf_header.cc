@@ -16,9 +16,7 @@
 namespace eta {
 namespace {
 
-constexpr std::string_view kMagic = "GGUF";
 constexpr char kAlignment[] = "general.alignment";
-constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxDimension = uint64_t{1} << 40;
 
 absl::Status Invalid(const std::string& sentence) {
@@ -67,11 +65,11 @@ class HeaderParser {
       : bytes_(bytes.substr(0, kGgufMaxHeaderBytes)), file_size_(file_size), reader_(bytes_) {}
 
   absl::StatusOr<GgufHeader> Parse() {
-    const std::string_view magic = reader_.Bytes(kMagic.size());
+    const std::string_view magic = reader_.Bytes(kGgufMagic.size());
     header_.version = reader_.Number<uint32_t>();
     const uint64_t tensors = reader_.Number<uint64_t>();
     const uint64_t entries = reader_.Number<uint64_t>();
-    if (magic != kMagic.substr(0, magic.size()) || (!reader_.ok() && bytes_.empty())) {
+    if (magic != kGgufMagic.substr(0, magic.size()) || (!reader_.ok() && bytes_.empty())) {
       return Invalid("does not begin with GGUF");
     }
     if (!reader_.ok()) return TooShort();
@@ -204,7 +202,7 @@ class HeaderParser {
 
   absl::StatusOr<uint64_t> Alignment() const {
     const auto found = header_.metadata.find(kAlignment);
-    if (found == header_.metadata.end()) return kDefaultAlignment;
+    if (found == header_.metadata.end()) return kGgufAlignment;
     if (found->second.type == GgufType::kUint32) {
       const uint64_t alignment = GgufReader(found->second.bytes).Number<uint32_t>();
       if (alignment <= kGgufMaxAlignment && std::has_single_bit(alignment)) return alignment;

@@ -21,6 +21,8 @@
 
 namespace eta {
 
+inline constexpr std::string_view kGgufMagic = "GGUF";
+inline constexpr uint64_t kGgufAlignment = 32;  // where general.alignment does not say
 inline constexpr uint64_t kGgufMaxHeaderBytes = uint64_t{64} << 20;
 inline constexpr uint64_t kGgufMaxTensors = 100'000;
 inline constexpr uint64_t kGgufMaxEntries = 65'536;

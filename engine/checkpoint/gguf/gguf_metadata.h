@@ -1,5 +1,5 @@
-// Strict reading of a GGUF file's metadata: a value has the wanted type and range, or is an error
-// that names its key.
+// A GGUF file's metadata: the names of what is read and written here, and a strict reading, in
+// which a value has the wanted type and range or is an error that names its key.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,50 @@
 #include "engine/checkpoint/gguf/gguf_header.h"
 
 namespace eta {
+
+namespace gguf_key {
+
+inline constexpr char kArchitecture[] = "general.architecture";
+
+// Behind the architecture and a dot.
+inline constexpr char kBlocks[] = "block_count";
+inline constexpr char kContext[] = "context_length";
+inline constexpr char kModelDim[] = "embedding_length";
+inline constexpr char kFfnDim[] = "feed_forward_length";
+inline constexpr char kVocabulary[] = "vocab_size";
+inline constexpr char kQueryHeads[] = "attention.head_count";
+inline constexpr char kKvHeads[] = "attention.head_count_kv";
+inline constexpr char kKeyDim[] = "attention.key_length";
+inline constexpr char kValueDim[] = "attention.value_length";
+inline constexpr char kNormEps[] = "attention.layer_norm_rms_epsilon";
+inline constexpr char kWindow[] = "attention.sliding_window";
+inline constexpr char kRopeTheta[] = "rope.freq_base";
+inline constexpr char kRopeDim[] = "rope.dimension_count";
+inline constexpr char kScalingType[] = "rope.scaling.type";
+inline constexpr char kScalingFactor[] = "rope.scaling.factor";
+inline constexpr char kScalingContext[] = "rope.scaling.original_context_length";
+inline constexpr char kYarnBetaFast[] = "rope.scaling.yarn_beta_fast";
+inline constexpr char kYarnBetaSlow[] = "rope.scaling.yarn_beta_slow";
+
+inline constexpr char kTokenizer[] = "tokenizer.ggml.model";
+inline constexpr char kByteLevel[] = "gpt2";  // two values of kTokenizer
+inline constexpr char kPieces[] = "llama";
+inline constexpr char kPreTokenizer[] = "tokenizer.ggml.pre";
+inline constexpr char kTokens[] = "tokenizer.ggml.tokens";
+inline constexpr char kTokenTypes[] = "tokenizer.ggml.token_type";
+inline constexpr char kScores[] = "tokenizer.ggml.scores";
+inline constexpr char kMerges[] = "tokenizer.ggml.merges";
+inline constexpr char kBosId[] = "tokenizer.ggml.bos_token_id";
+inline constexpr char kEosId[] = "tokenizer.ggml.eos_token_id";
+inline constexpr char kEotId[] = "tokenizer.ggml.eot_token_id";
+inline constexpr char kEomId[] = "tokenizer.ggml.eom_token_id";
+inline constexpr char kUnknownId[] = "tokenizer.ggml.unknown_token_id";
+inline constexpr char kPaddingId[] = "tokenizer.ggml.padding_token_id";
+inline constexpr char kAddBos[] = "tokenizer.ggml.add_bos_token";
+inline constexpr char kAddSpacePrefix[] = "tokenizer.ggml.add_space_prefix";
+inline constexpr char kChatTemplate[] = "tokenizer.chat_template";
+
+}  // namespace gguf_key
 
 // The first error stays; reading goes on with zeros and empty values, so check status() at the end.
 // Not thread-safe.

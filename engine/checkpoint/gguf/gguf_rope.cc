@@ -10,7 +10,6 @@
 namespace eta {
 namespace {
 
-constexpr char kFactors[] = "rope_freqs.weight";
 constexpr double kTurn = 2.0 * 3.14159265358979323846;
 constexpr double kTolerance = 1e-4;  // relative: the file has float32 of another program's double
 constexpr int64_t kMaxContext = int64_t{1} << 24;
@@ -82,12 +81,13 @@ void WriteLlama3(GgufMetadata& metadata, double theta, int64_t head_dim,
                  const std::vector<float>& factors, JsonWriter& json) {
   // cannot wrap: twice the number of floats in memory
   if (static_cast<int64_t>(factors.size()) * 2 != head_dim) {
-    return metadata.Fail(kFactors, "must have one number for each pair of a head");
+    return metadata.Fail(kGgufRopeFactors, "must have one number for each pair of a head");
   }
   if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1.0f; })) return;
   const auto scaling = FindLlama3Scaling(factors, theta, head_dim);
   if (!scaling) {
-    return metadata.FailUnsupported(kFactors, "holds other factors than LLaMA 3's formula gives");
+    return metadata.FailUnsupported(kGgufRopeFactors,
+                                    "holds other factors than LLaMA 3's formula gives");
   }
   json.Key("rope_scaling").BeginObject();
   json.Key("factor").Value(scaling->factor);
@@ -109,14 +109,14 @@ struct ScalingKeys {
 ScalingKeys ReadScaling(GgufMetadata& metadata, const std::string& prefix) {
   const std::string scaling = prefix + "rope.scaling.";
   ScalingKeys keys;
-  keys.type = metadata.OptionalText(scaling + "type");
-  keys.factor = metadata.OptionalReal(scaling + "factor");
+  keys.type = metadata.OptionalText(prefix + gguf_key::kScalingType);
+  keys.factor = metadata.OptionalReal(prefix + gguf_key::kScalingFactor);
   // Older files.
   if (!keys.factor) keys.factor = metadata.OptionalReal(prefix + "rope.scale_linear");
   keys.original_context =
-      metadata.OptionalInteger(scaling + "original_context_length", 1, kMaxContext);
-  keys.beta_fast = metadata.OptionalReal(scaling + "yarn_beta_fast");
-  keys.beta_slow = metadata.OptionalReal(scaling + "yarn_beta_slow");
+      metadata.OptionalInteger(prefix + gguf_key::kScalingContext, 1, kMaxContext);
+  keys.beta_fast = metadata.OptionalReal(prefix + gguf_key::kYarnBetaFast);
+  keys.beta_slow = metadata.OptionalReal(prefix + gguf_key::kYarnBetaSlow);
   metadata.OptionalBool(scaling + "finetuned");
   for (const char* name : {"attn_factor", "yarn_attn_factor", "yarn_ext_factor"}) {
     const auto value = metadata.OptionalReal(scaling + name);
@@ -142,10 +142,10 @@ std::optional<Llama3Scaling> FindLlama3Scaling(const std::vector<float>& factors
 
 void WriteRope(GgufMetadata& metadata, const std::string& prefix, int64_t head_dim,
                const std::vector<float>& factors, JsonWriter& json) {
-  const double theta = metadata.OptionalReal(prefix + "rope.freq_base").value_or(10000.0);
+  const double theta = metadata.OptionalReal(prefix + gguf_key::kRopeTheta).value_or(10000.0);
   json.Key("rope_theta").Value(theta);
   const ScalingKeys keys = ReadScaling(metadata, prefix);
-  const std::string type_key = prefix + "rope.scaling.type";
+  const std::string type_key = prefix + gguf_key::kScalingType;
   // Zero is what some conversions write for none.
   const double factor = keys.factor.value_or(0.0) == 0.0 ? 1.0 : *keys.factor;
   const std::string type = keys.type.value_or(factor == 1.0 ? "none" : "linear");

@@ -11,6 +11,9 @@
 
 namespace eta {
 
+// The tensor of what each pair's frequency is divided by.
+inline constexpr char kGgufRopeFactors[] = "rope_freqs.weight";
+
 struct Llama3Scaling {
   double factor = 1.0;
   double low_freq_factor = 1.0;

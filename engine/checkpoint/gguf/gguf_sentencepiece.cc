@@ -12,7 +12,6 @@
 namespace eta {
 namespace {
 
-constexpr char kScores[] = "tokenizer.ggml.scores";
 constexpr char kCharacterMap[] = "tokenizer.ggml.precompiled_charsmap";
 
 // The encoding of Protocol Buffers: numbers, float32 and runs of bytes.
@@ -54,16 +53,16 @@ std::string MakePiece(std::string_view token, float score, GgufTokenType type) {
 
 absl::StatusOr<std::string> MakeSentencePieceModel(GgufMetadata& metadata,
                                                    GgufVocabulary& vocabulary) {
-  const std::vector<float> scores = metadata.Reals(kScores);
+  const std::vector<float> scores = metadata.Reals(gguf_key::kScores);
   if (scores.size() != vocabulary.tokens.size()) {
-    metadata.Fail(kScores, "must have as many entries as tokenizer.ggml.tokens");
+    metadata.Fail(gguf_key::kScores, "must have as many entries as tokenizer.ggml.tokens");
   }
   for (size_t id = 0; id < scores.size(); ++id) {
     if (!std::isfinite(scores[id]))
-      metadata.Fail(kScores, absl::StrCat("entry ", id, " is not finite"));
+      metadata.Fail(gguf_key::kScores, absl::StrCat("entry ", id, " is not finite"));
   }
   if (metadata.Has(kCharacterMap)) metadata.FailUnsupported(kCharacterMap, "is not supported");
-  const bool prefix = metadata.OptionalBool("tokenizer.ggml.add_space_prefix").value_or(true);
+  const bool prefix = metadata.OptionalBool(gguf_key::kAddSpacePrefix).value_or(true);
   const bool remove_spaces =
       metadata.OptionalBool("tokenizer.ggml.remove_extra_whitespaces").value_or(false);
   if (remove_spaces) {

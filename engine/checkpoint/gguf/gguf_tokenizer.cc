@@ -9,8 +9,6 @@
 namespace eta {
 namespace {
 
-constexpr char kModel[] = "tokenizer.ggml.model";
-
 std::string MakeTokenizerConfig(const GgufVocabulary& vocabulary,
                                 std::string_view tokenizer_class) {
   JsonWriter json;
@@ -47,17 +45,19 @@ std::optional<std::string> MakeGenerationConfig(const GgufVocabulary& vocabulary
 
 absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(GgufMetadata& metadata) {
   GgufTokenizer tokenizer;
-  tokenizer.files.chat_template = metadata.OptionalText("tokenizer.chat_template");
-  const std::string model = metadata.OptionalText(kModel).value_or("none");
-  if (model != "none" && model != "no_vocab" && model != "gpt2" && model != "llama") {
-    metadata.FailUnsupported(kModel, Quoted(model) + " is not supported, only gpt2 and llama");
+  tokenizer.files.chat_template = metadata.OptionalText(gguf_key::kChatTemplate);
+  const std::string model = metadata.OptionalText(gguf_key::kTokenizer).value_or("none");
+  if (model != "none" && model != "no_vocab" && model != gguf_key::kByteLevel &&
+      model != gguf_key::kPieces) {
+    metadata.FailUnsupported(gguf_key::kTokenizer,
+                             Quoted(model) + " is not supported, only gpt2 and llama");
   }
   if (!metadata.status().ok()) return metadata.status();
-  if (model != "gpt2" && model != "llama") return tokenizer;
+  if (model != gguf_key::kByteLevel && model != gguf_key::kPieces) return tokenizer;
 
   auto vocabulary = ReadGgufVocabulary(metadata);
   if (!vocabulary.ok()) return vocabulary.status();
-  const bool byte_level = model == "gpt2";
+  const bool byte_level = model == gguf_key::kByteLevel;
   auto text = byte_level ? MakeTokenizerJson(metadata, *vocabulary)
                          : MakeSentencePieceModel(metadata, *vocabulary);
   if (!text.ok()) return text.status();

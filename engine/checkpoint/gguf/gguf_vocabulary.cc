@@ -10,8 +10,6 @@
 namespace eta {
 namespace {
 
-constexpr char kTokens[] = "tokenizer.ggml.tokens";
-constexpr char kTypes[] = "tokenizer.ggml.token_type";
 constexpr char kEnds[] = "tokenizer.ggml.eos_token_ids";
 
 // Of LLaMA 3, ChatML, Phi, Gemma, GPT-2, Granite and DeepSeek.
@@ -29,16 +27,16 @@ constexpr std::string_view kEndTokens[] = {
 };
 
 void ReadTokens(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
-  vocabulary.tokens = metadata.Texts(kTokens);
+  vocabulary.tokens = metadata.Texts(gguf_key::kTokens);
   const size_t count = vocabulary.tokens.size();
   if (count < 1 || count > static_cast<size_t>(kGgufMaxTokens)) {
-    return metadata.Fail(kTokens, "must be a list of 1 to 2^20 texts");
+    return metadata.Fail(gguf_key::kTokens, "must be a list of 1 to 2^20 texts");
   }
   std::unordered_set<std::string_view> seen;
   for (size_t id = 0; id < count; ++id) {
     const std::string_view token = vocabulary.tokens[id];
     const auto fail = [&](const std::string& sentence) {
-      metadata.Fail(kTokens, absl::StrCat("entry ", id, " ", sentence));
+      metadata.Fail(gguf_key::kTokens, absl::StrCat("entry ", id, " ", sentence));
     };
     if (token.empty()) return fail("is empty");
     if (token.size() > kGgufMaxTokenBytes) return fail("is over 1024 bytes");
@@ -48,14 +46,15 @@ void ReadTokens(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
 
 void ReadTypes(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
   vocabulary.types.assign(vocabulary.tokens.size(), GgufTokenType::kNormal);
-  if (!metadata.Has(kTypes)) return;
-  const std::vector<int64_t> types = metadata.Integers(kTypes);
+  if (!metadata.Has(gguf_key::kTokenTypes)) return;
+  const std::vector<int64_t> types = metadata.Integers(gguf_key::kTokenTypes);
   if (types.size() != vocabulary.tokens.size()) {
-    return metadata.Fail(kTypes, "must have as many entries as tokenizer.ggml.tokens");
+    return metadata.Fail(gguf_key::kTokenTypes,
+                         "must have as many entries as tokenizer.ggml.tokens");
   }
   for (size_t id = 0; id < types.size(); ++id) {
     if (types[id] < 1 || types[id] > 6) {
-      return metadata.Fail(kTypes, absl::StrCat("entry ", id, " must be in [1, 6]"));
+      return metadata.Fail(gguf_key::kTokenTypes, absl::StrCat("entry ", id, " must be in [1, 6]"));
     }
     vocabulary.types[id] = static_cast<GgufTokenType>(types[id]);
   }
@@ -65,7 +64,7 @@ void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
   const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
   std::set<int32_t> ends;
   if (vocabulary.eos_id) ends.insert(*vocabulary.eos_id);
-  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+  for (const char* key : {gguf_key::kEotId, gguf_key::kEomId}) {
     const auto id = metadata.OptionalInteger(key, 0, last);
     if (id) ends.insert(static_cast<int32_t>(*id));
   }
@@ -102,11 +101,11 @@ absl::StatusOr<GgufVocabulary> ReadGgufVocabulary(GgufMetadata& metadata) {
     const auto id = metadata.OptionalInteger(key, 0, last);
     return id ? std::optional(static_cast<int32_t>(*id)) : std::nullopt;
   };
-  vocabulary.bos_id = read_id("tokenizer.ggml.bos_token_id");
-  vocabulary.eos_id = read_id("tokenizer.ggml.eos_token_id");
-  vocabulary.unk_id = read_id("tokenizer.ggml.unknown_token_id");
-  vocabulary.pad_id = read_id("tokenizer.ggml.padding_token_id");
-  vocabulary.add_bos = metadata.OptionalBool("tokenizer.ggml.add_bos_token");
+  vocabulary.bos_id = read_id(gguf_key::kBosId);
+  vocabulary.eos_id = read_id(gguf_key::kEosId);
+  vocabulary.unk_id = read_id(gguf_key::kUnknownId);
+  vocabulary.pad_id = read_id(gguf_key::kPaddingId);
+  vocabulary.add_bos = metadata.OptionalBool(gguf_key::kAddBos);
   // An answer continues its prompt, so an end of text never stands between them.
   metadata.OptionalBool("tokenizer.ggml.add_eos_token");
   if (metadata.OptionalBool("tokenizer.ggml.add_sep_token").value_or(false)) {

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/checkpoint/piece_table.h"
 #include "engine/model/model_config.h"
-#include "engine/tokenizer/piece_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

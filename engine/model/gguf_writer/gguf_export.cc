@@ -1,4 +1,4 @@
-#include "calibration/evaluation/gguf/gguf_export.h"
+#include "engine/model/gguf_writer/gguf_export.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,15 +10,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/gguf/gguf_head.h"
-#include "calibration/evaluation/gguf/gguf_model_keys.h"
-#include "calibration/evaluation/gguf/gguf_tokenizer_keys.h"
-#include "calibration/evaluation/gguf/pack_blocks.h"
 #include "engine/base/output_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_config.h"
+#include "engine/checkpoint/gguf/gguf_rope.h"
 #include "engine/checkpoint/gguf/gguf_tensor_names.h"
 #include "engine/model/generation_config.h"
+#include "engine/model/gguf_writer/gguf_head.h"
+#include "engine/model/gguf_writer/gguf_model_keys.h"
+#include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
+#include "engine/model/gguf_writer/pack_blocks.h"
 #include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
 
@@ -112,7 +113,7 @@ class GgufExport {
     RETURN_IF_ERROR(
         SetTokenizerKeys(checkpoint_.tokenizer_files(), config_.vocab_size, ids, head_));
     if (!keys_.rope_factors.empty()) {
-      head_.AddTensor("rope_freqs.weight", {static_cast<int64_t>(keys_.rope_factors.size())},
+      head_.AddTensor(kGgufRopeFactors, {static_cast<int64_t>(keys_.rope_factors.size())},
                       LayoutOf(GgmlType::kF32));
     }
     RETURN_IF_ERROR(PlanTensors(checkpoint_));

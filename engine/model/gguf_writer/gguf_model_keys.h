@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/gguf/gguf_head.h"
+#include "engine/model/gguf_writer/gguf_head.h"
 #include "engine/model/model_config.h"
 
 namespace eta {

@@ -1,4 +1,4 @@
-#include "calibration/evaluation/gguf/gguf_head.h"
+#include "engine/model/gguf_writer/gguf_head.h"
 
 #include <bit>
 #include <type_traits>
@@ -9,7 +9,6 @@ namespace eta {
 namespace {
 
 constexpr uint32_t kVersion = 3;
-constexpr uint64_t kAlignment = 32;  // the format's, where general.alignment is not set
 
 template <typename T>
 void Put(T value, std::string& out) {
@@ -27,7 +26,7 @@ constexpr uint32_t Number(GgufType type) {
 }  // namespace
 
 uint64_t GgufHead::Padding(uint64_t bytes) {
-  return (kAlignment - bytes % kAlignment) % kAlignment;
+  return (kGgufAlignment - bytes % kGgufAlignment) % kGgufAlignment;
 }
 
 void GgufHead::Begin(std::string_view key, uint32_t type) {
@@ -96,7 +95,7 @@ void GgufHead::AddTensor(std::string_view name, const std::vector<int64_t>& shap
 }
 
 std::string GgufHead::Bytes() const {
-  std::string head = "GGUF";
+  std::string head(kGgufMagic);
   Put(kVersion, head);
   Put(num_tensors_, head);
   Put(num_entries_, head);

@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 
 #include <array>
 #include <bit>

@@ -1,11 +1,13 @@
-#include "calibration/evaluation/gguf/gguf_model_keys.h"
+#include "engine/model/gguf_writer/gguf_model_keys.h"
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/gguf/gguf_eta.h"
+#include "engine/checkpoint/gguf/gguf_metadata.h"
 #include "engine/model/config_fields.h"
 #include "nlohmann/json.hpp"
 
@@ -55,19 +57,19 @@ const Json& ScalingOf(const Json& json) {
 
 void SetYarnKeys(const Json& scaling, const ModelConfig& config, const std::string& prefix,
                  GgufHead& head) {
-  head.Set(prefix + "rope.scaling.original_context_length",
-           Size(config.rope_scaling.original_context));
-  for (const char* name : {"beta_fast", "beta_slow"}) {
+  head.Set(prefix + gguf_key::kScalingContext, Size(config.rope_scaling.original_context));
+  for (const auto& [name, key] : {std::pair("beta_fast", gguf_key::kYarnBetaFast),
+                                  std::pair("beta_slow", gguf_key::kYarnBetaSlow)}) {
     const auto found = scaling.find(name);
     if (found == scaling.end() || !found->is_number()) continue;
-    head.Set(absl::StrCat(prefix, "rope.scaling.yarn_", name), found->get<float>());
+    head.Set(prefix + key, found->get<float>());
   }
 }
 
 absl::Status SetRopeKeys(const Json& json, const ModelConfig& config, const std::string& prefix,
                          GgufHead& head, GgufModelKeys& keys) {
-  head.Set(prefix + "rope.freq_base", config.rope_theta);
-  head.Set(prefix + "rope.dimension_count", Size(config.head_dim));
+  head.Set(prefix + gguf_key::kRopeTheta, config.rope_theta);
+  head.Set(prefix + gguf_key::kRopeDim, Size(config.head_dim));
   const RopeScaling& scaling = config.rope_scaling;
   switch (scaling.type) {
     case RopeScalingType::kNone:
@@ -78,8 +80,8 @@ absl::Status SetRopeKeys(const Json& json, const ModelConfig& config, const std:
     case RopeScalingType::kLinear:
     case RopeScalingType::kYarn: {
       const bool yarn = scaling.type == RopeScalingType::kYarn;
-      head.Set(prefix + "rope.scaling.type", yarn ? "yarn" : "linear");
-      head.Set(prefix + "rope.scaling.factor", static_cast<float>(scaling.factor));
+      head.Set(prefix + gguf_key::kScalingType, yarn ? "yarn" : "linear");
+      head.Set(prefix + gguf_key::kScalingFactor, static_cast<float>(scaling.factor));
       if (yarn) SetYarnKeys(ScalingOf(json), config, prefix, head);
       return absl::OkStatus();
     }
@@ -91,9 +93,9 @@ absl::Status SetRopeKeys(const Json& json, const ModelConfig& config, const std:
 
 void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& head) {
   if (config.has_predictor) {
-    head.Set("eta.family", family);
-    head.Set("eta.gate", config.gate == Gate::kSilu ? "silu" : "none");
-    head.Set("eta.beta", config.beta);
+    head.Set(gguf_key::kEtaFamily, family);
+    head.Set(gguf_key::kEtaGate, config.gate == Gate::kSilu ? "silu" : "none");
+    head.Set(gguf_key::kEtaBeta, config.beta);
   }
   const ModelConfig usual = [&config] {
     ModelConfig defaults = config;
@@ -103,11 +105,11 @@ void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& 
   }();
   // A file of a model that has nothing of ours has no keys of ours.
   if (!config.has_predictor && config == usual) return;
-  head.Set("eta.index", std::string_view(Name(config.index)));
-  head.Set("eta.sink_blocks", Size(config.sink_blocks));
-  head.Set("eta.reads", config.shared_reads ? "shared" : "own");
-  head.Set("eta.special_keys", config.temper_special ? "temper" : "attend");
-  head.Set("eta.block_size", Size(config.block_size));
+  head.Set(gguf_key::kEtaIndex, std::string_view(Name(config.index)));
+  head.Set(gguf_key::kEtaSinkBlocks, Size(config.sink_blocks));
+  head.Set(gguf_key::kEtaReads, config.shared_reads ? "shared" : "own");
+  head.Set(gguf_key::kEtaSpecialKeys, config.temper_special ? "temper" : "attend");
+  head.Set(gguf_key::kEtaBlockSize, Size(config.block_size));
 }
 
 }  // namespace
@@ -124,22 +126,22 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
   keys.architecture = family == "mistral" || family == "eta" ? "llama" : family;
   const std::string prefix = keys.architecture + ".";
 
-  head.Set("general.architecture", keys.architecture);
-  head.Set(prefix + "block_count", Size(config.num_layers));
-  head.Set(prefix + "context_length", Size(json.value("max_position_embeddings", int64_t{0})));
-  head.Set(prefix + "embedding_length", Size(config.model_dim));
-  head.Set(prefix + "feed_forward_length", Size(config.ffn_dim));
-  head.Set(prefix + "vocab_size", Size(config.vocab_size));
-  head.Set(prefix + "attention.head_count", Size(config.num_query_heads));
-  head.Set(prefix + "attention.head_count_kv", Size(config.num_kv_heads));
-  head.Set(prefix + "attention.key_length", Size(config.head_dim));
-  head.Set(prefix + "attention.value_length", Size(config.head_dim));
-  head.Set(prefix + "attention.layer_norm_rms_epsilon", config.norm_eps);
+  head.Set(gguf_key::kArchitecture, keys.architecture);
+  head.Set(prefix + gguf_key::kBlocks, Size(config.num_layers));
+  head.Set(prefix + gguf_key::kContext, Size(json.value("max_position_embeddings", int64_t{0})));
+  head.Set(prefix + gguf_key::kModelDim, Size(config.model_dim));
+  head.Set(prefix + gguf_key::kFfnDim, Size(config.ffn_dim));
+  head.Set(prefix + gguf_key::kVocabulary, Size(config.vocab_size));
+  head.Set(prefix + gguf_key::kQueryHeads, Size(config.num_query_heads));
+  head.Set(prefix + gguf_key::kKvHeads, Size(config.num_kv_heads));
+  head.Set(prefix + gguf_key::kKeyDim, Size(config.head_dim));
+  head.Set(prefix + gguf_key::kValueDim, Size(config.head_dim));
+  head.Set(prefix + gguf_key::kNormEps, config.norm_eps);
   if (config.sliding_window > 0) {
     if (family != "mistral") {
       return UnsupportedConfig("sliding_window", "of this family has no place in a GGUF file");
     }
-    head.Set(prefix + "attention.sliding_window", Size(config.sliding_window));
+    head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
   }
   RETURN_IF_ERROR(SetRopeKeys(json, config, prefix, head, keys));
   SetEtaKeys(family, config, head);

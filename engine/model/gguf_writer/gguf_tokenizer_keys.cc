@@ -1,4 +1,4 @@
-#include "calibration/evaluation/gguf/gguf_tokenizer_keys.h"
+#include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,7 +8,7 @@
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_vocabulary.h"
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -35,15 +35,14 @@ absl::Status SetPadding(const std::string& tokenizer_config, const std::vector<s
   if (text == nullptr || !text->is_string()) return absl::OkStatus();
   const auto found = std::find(tokens.begin(), tokens.end(), text->get<std::string>());
   if (found == tokens.end()) return absl::OkStatus();
-  head.Set("tokenizer.ggml.padding_token_id", static_cast<uint32_t>(found - tokens.begin()));
+  head.Set(gguf_key::kPaddingId, static_cast<uint32_t>(found - tokens.begin()));
   return absl::OkStatus();
 }
 
 // Files name the end of a text, of a turn and of a message; others count by how they are spelled.
 absl::Status SetEnds(const std::vector<int32_t>& ends, const std::vector<std::string>& tokens,
                      GgufHead& head) {
-  constexpr const char* kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                   "tokenizer.ggml.eom_token_id"};
+  constexpr const char* kKeys[] = {gguf_key::kEosId, gguf_key::kEotId, gguf_key::kEomId};
   size_t set = 0;
   for (const int32_t id : ends) {
     if (id < 0 || static_cast<size_t>(id) >= tokens.size()) {
@@ -74,12 +73,12 @@ absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size,
   }
   if (table->bos_id >= 0) tokens.bos = table->bos_id;
   scores.resize(std::max(scores.size(), vocab_size), kPaddingScore);
-  head.Set("tokenizer.ggml.model", "llama");
-  head.Set("tokenizer.ggml.scores", scores);
-  head.Set("tokenizer.ggml.add_bos_token", table->bos_id >= 0);
-  head.Set("tokenizer.ggml.add_space_prefix", table->add_dummy_prefix);
+  head.Set(gguf_key::kTokenizer, gguf_key::kPieces);
+  head.Set(gguf_key::kScores, scores);
+  head.Set(gguf_key::kAddBos, table->bos_id >= 0);
+  head.Set(gguf_key::kAddSpacePrefix, table->add_dummy_prefix);
   if (table->unk_id >= 0) {
-    head.Set("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(table->unk_id));
+    head.Set(gguf_key::kUnknownId, static_cast<uint32_t>(table->unk_id));
   }
   return absl::OkStatus();
 }
@@ -105,15 +104,15 @@ absl::Status SetTokenizerKeys(const TokenizerFiles& files, int32_t vocab_size,
     tokens.texts[id] = absl::StrCat("[PAD", id, "]");
     tokens.types[id] = static_cast<int32_t>(GgufTokenType::kUnused);
   }
-  head.Set("tokenizer.ggml.tokens", tokens.texts);
-  head.Set("tokenizer.ggml.token_type", tokens.types);
+  head.Set(gguf_key::kTokens, tokens.texts);
+  head.Set(gguf_key::kTokenTypes, tokens.types);
   const std::optional<int32_t> bos = tokens.bos ? tokens.bos : ids.bos;
-  if (bos) head.Set("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(*bos));
+  if (bos) head.Set(gguf_key::kBosId, static_cast<uint32_t>(*bos));
   RETURN_IF_ERROR(SetEnds(ids.ends, tokens.texts, head));
   if (files.tokenizer_config_json) {
     RETURN_IF_ERROR(SetPadding(*files.tokenizer_config_json, tokens.texts, head));
   }
-  if (files.chat_template) head.Set("tokenizer.chat_template", *files.chat_template);
+  if (files.chat_template) head.Set(gguf_key::kChatTemplate, *files.chat_template);
   return absl::OkStatus();
 }
 

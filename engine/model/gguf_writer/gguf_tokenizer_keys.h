@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "calibration/evaluation/gguf/gguf_head.h"
 #include "engine/checkpoint/tokenizer_files.h"
+#include "engine/model/gguf_writer/gguf_head.h"
 
 namespace eta {
 

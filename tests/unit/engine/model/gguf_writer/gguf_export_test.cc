@@ -1,5 +1,5 @@
 // A model as a GGUF file, and back: the same but for what the type of the matrices rounds.
-#include "calibration/evaluation/gguf/gguf_export.h"
+#include "engine/model/gguf_writer/gguf_export.h"
 
 #include <cmath>
 #include <cstdio>
@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <functional>
 
-#include "calibration/evaluation/gguf/gguf_head.h"
-#include "calibration/evaluation/gguf/gguf_tokenizer_keys.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/piece_table.h"
+#include "engine/model/gguf_writer/gguf_head.h"
+#include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
 #include "engine/model/model_config.h"
-#include "engine/tokenizer/piece_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -3,12 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/gguf/gguf_tokenizer_keys.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_pre_tokenizers.h"
 #include "engine/checkpoint/gguf/gguf_vocabulary.h"
+#include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -176,7 +176,7 @@ absl::Status SetUnknown(const Json& model, const std::vector<std::string>& texts
   if (!unknown.is_string() || found == texts.end()) {
     return absl::InvalidArgumentError("tokenizer.json: model.unk_token is not in the vocabulary");
   }
-  head.Set("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(found - texts.begin()));
+  head.Set(gguf_key::kUnknownId, static_cast<uint32_t>(found - texts.begin()));
   return absl::OkStatus();
 }
 
@@ -199,10 +199,10 @@ absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tok
   RETURN_IF_ERROR(ReadPostProcessor(json, tokens));
   const auto merges = ReadMerges(model);
   if (!merges.ok()) return merges.status();
-  head.Set("tokenizer.ggml.model", "gpt2");
-  head.Set("tokenizer.ggml.pre", name);
-  head.Set("tokenizer.ggml.merges", *merges);
-  head.Set("tokenizer.ggml.add_bos_token", tokens.bos.has_value());
+  head.Set(gguf_key::kTokenizer, gguf_key::kByteLevel);
+  head.Set(gguf_key::kPreTokenizer, name);
+  head.Set(gguf_key::kMerges, *merges);
+  head.Set(gguf_key::kAddBos, tokens.bos.has_value());
   RETURN_IF_ERROR(SetUnknown(model, tokens.texts, head));
   return absl::OkStatus();
 }

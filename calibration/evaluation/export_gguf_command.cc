@@ -7,7 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/gguf/gguf_export.h"
+#include "engine/model/gguf_writer/gguf_export.h"
 
 namespace eta {
 namespace {

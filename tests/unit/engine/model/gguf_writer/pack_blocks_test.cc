@@ -1,4 +1,4 @@
-#include "calibration/evaluation/gguf/pack_blocks.h"
+#include "engine/model/gguf_writer/pack_blocks.h"
 
 #include <cmath>
 #include <cstring>
