@@ -5,23 +5,18 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/progress_line.h"
+
 namespace eta {
 
 class ProgressBar {
  public:
-  ProgressBar();
-  ~ProgressBar();  // removes the bar
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  // Redraws at most ten times a second. `what` stands behind it.
+  // `what` stands behind the bar and the time that is left.
   void Show(int64_t done, int64_t total, const std::string& what = "");
 
  private:
-  bool terminal_;
-  bool drawn_ = false;
-  std::chrono::steady_clock::time_point start_;
-  std::chrono::steady_clock::time_point last_;
+  ProgressLine line_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace eta

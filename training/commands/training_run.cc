@@ -15,6 +15,7 @@
 #include "training/commands/stop_request.h"
 #include "training/commands/write_model.h"
 #include "training/export/trained_tensors.h"
+#include "training/progress/progress_text.h"
 
 namespace eta::training {
 namespace {
@@ -192,7 +193,7 @@ absl::Status TrainingRun::Step() {
     record.answer_loss = IfFinite(report->cross_entropy);
   }
   history_.steps.push_back(record);
-  progress_.Show(record, flags().steps);
+  progress_.Show(ProgressText(record, flags().steps), record.step >= flags().steps);
   return log_->Append(StepLine(record));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/base/progress_line.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -18,7 +19,6 @@
 #include "training/commands/run_flags.h"
 #include "training/evaluation/held_out.h"
 #include "training/progress/curves.h"
-#include "training/progress/progress_line.h"
 #include "training/progress/run_log.h"
 
 namespace eta::training {
@@ -75,7 +75,7 @@ class TrainingRun {
   RunPosition position_;
   RunHistory history_;
   std::optional<RunLog> log_;
-  ProgressLine progress_;
+  ProgressLine progress_{ProgressLine::Elsewhere::kLines};
   std::chrono::steady_clock::time_point saved_;
 };
 

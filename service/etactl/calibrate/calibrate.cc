@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/progress_line.h"
 #include "engine/base/status_macros.h"
 #include "service/etactl/attention_options.h"
 #include "service/etactl/calibrate/calibrate_call.h"
@@ -36,13 +37,13 @@ constexpr int64_t kMaxSampleBytes = 256 << 20;
 // it.
 class ProgressDisplay {
  public:
-  ProgressDisplay() : terminal_(IsTerminal(STDERR_FILENO)), bar_(terminal_) {}
-
   void Show(const v1::CalibrationProgress& progress) {
     const int32_t total = progress.sequences_total();
-    if (terminal_) {
-      bar_.Update(PhaseName(progress.phase()), progress.sequences_done(), total,
-                  DescribeSpeed(progress));
+    if (bar_.terminal()) {
+      if (total <= 0) return;
+      bar_.Show(ProgressText(PhaseName(progress.phase()), progress.sequences_done(), total,
+                             DescribeSpeed(progress)),
+                /*at_once=*/true);
       return;
     }
     const int64_t quarter = total > 0 ? int64_t{4} * progress.sequences_done() / total : 0;
@@ -54,7 +55,6 @@ class ProgressDisplay {
   void Clear() { bar_.Clear(); }
 
  private:
-  const bool terminal_;
   ProgressLine bar_;
   v1::CalibrationPhase phase_ = v1::CALIBRATION_PHASE_UNSPECIFIED;
   int64_t quarter_ = 0;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "service/etactl/json.h"
+#include "service/etactl/view/terminal.h"
 #include "service/wire/attention_message.h"
 
 namespace eta::ctl {
@@ -66,8 +67,7 @@ AnswerDisplay::AnswerDisplay(const GenerateFlags& flags)
     : json_(flags.json),
       quiet_(flags.quiet),
       greedy_(flags.temperature == 0.0f),
-      safe_text_(IsTerminal(STDOUT_FILENO)),
-      progress_(!flags.quiet && IsTerminal(STDERR_FILENO)) {}
+      safe_text_(IsTerminal(STDOUT_FILENO)) {}
 
 bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
   if (json_) {
@@ -79,7 +79,10 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
       started_ = response.started();
       break;
     case v1::GenerateResponse::kPrefill:
-      progress_.Update("reading the prompt", response.prefill().done(), response.prefill().total());
+      if (quiet_ || response.prefill().total() <= 0) break;
+      progress_.Show(
+          ProgressText("reading the prompt", response.prefill().done(), response.prefill().total()),
+          /*at_once=*/true);
       break;
     case v1::GenerateResponse::kDelta:
       progress_.Clear();

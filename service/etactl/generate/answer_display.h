@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/progress_line.h"
 #include "eta/v1/generate.pb.h"
 #include "service/etactl/generate/request.h"
-#include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
 

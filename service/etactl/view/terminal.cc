@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "absl/strings/str_format.h"
+#include "engine/base/progress_line.h"
 
 namespace eta {
 namespace {
@@ -62,25 +62,10 @@ std::string ReadableSeconds(double seconds) {
   return absl::StrFormat("%d min %02d s", whole / 60, whole % 60);
 }
 
-void ProgressLine::Update(const std::string& label, int64_t done, int64_t total,
-                          const std::string& note) {
-  if (!enabled_ || total <= 0) return;
-  constexpr int64_t kCells = 30;
-  const int64_t filled = std::clamp<int64_t>(done, 0, total) * kCells / total;
-  const std::string bar = std::string(static_cast<size_t>(filled), '#') +
-                          std::string(static_cast<size_t>(kCells - filled), '.');
-  std::fprintf(stderr, "\r%s [%s] %lld/%lld%s%s\033[K", label.c_str(), bar.c_str(),
-               static_cast<long long>(done), static_cast<long long>(total), note.empty() ? "" : " ",
-               note.c_str());
-  std::fflush(stderr);
-  drawn_ = true;
-}
-
-void ProgressLine::Clear() {
-  if (!drawn_) return;
-  std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
-  drawn_ = false;
+std::string ProgressText(const std::string& label, int64_t done, int64_t total,
+                         const std::string& note) {
+  return absl::StrFormat("%s %s %d/%d%s%s", label, BarText(done, total, 30), done, total,
+                         note.empty() ? "" : " ", note);
 }
 
 }  // namespace eta

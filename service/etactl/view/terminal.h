@@ -1,4 +1,4 @@
-// Terminal output for people: a progress line, safe text, readable numbers.
+// Terminal output for people: progress, safe text, readable numbers.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,8 @@ std::string ReadableBytes(int64_t bytes);
 // "0.84 s", "31.2 s", "4 min 05 s".
 std::string ReadableSeconds(double seconds);
 
-// One line of stderr, redrawn in place during long work. If it is not enabled, it does nothing.
-class ProgressLine {
- public:
-  explicit ProgressLine(bool enabled) : enabled_(enabled) {}
-  ~ProgressLine() { Clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  // "label [####......] done/total note".
-  void Update(const std::string& label, int64_t done, int64_t total, const std::string& note = "");
-  void Clear();
-
- private:
-  const bool enabled_;
-  bool drawn_ = false;
-};
+// "label [####......] done/total note", for a ProgressLine. REQUIRES: total > 0.
+std::string ProgressText(const std::string& label, int64_t done, int64_t total,
+                         const std::string& note = "");
 
 }  // namespace eta

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/base/temp_folder.h"
 #include "training/progress/curves.h"
-#include "training/progress/progress_line.h"
+#include "training/progress/progress_text.h"
 #include "training/progress/run_log.h"
 
 namespace eta::training {

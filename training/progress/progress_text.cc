@@ -1,18 +1,10 @@
-#include "training/progress/progress_line.h"
-
-#include <unistd.h>
-
-#include <cmath>
-#include <cstdio>
+#include "training/progress/progress_text.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace eta::training {
 namespace {
-
-constexpr std::chrono::milliseconds kTerminalPause{200};
-constexpr std::chrono::seconds kFilePause{10};
 
 // Three digits and a letter: 812K.
 std::string Short(double number) {
@@ -60,36 +52,6 @@ std::string EvaluationText(const EvaluationRecord& record) {
     absl::StrAppendFormat(&text, " of %d", record.needles);
   }
   return text;
-}
-
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO) == 1) {}
-
-ProgressLine::~ProgressLine() {
-  Clear();
-}
-
-void ProgressLine::Clear() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
-  drawn_ = false;
-}
-
-void ProgressLine::Show(const StepRecord& record, int64_t steps) {
-  const auto now = std::chrono::steady_clock::now();
-  const auto pause =
-      terminal_ ? std::chrono::milliseconds(kTerminalPause) : std::chrono::milliseconds(kFilePause);
-  if (now - last_ < pause && record.step < steps) return;
-  last_ = now;
-  Clear();
-  std::fputs(ProgressText(record, steps).c_str(), stderr);
-  if (!terminal_) std::fputc('\n', stderr);
-  std::fflush(stderr);
-  drawn_ = terminal_;
-}
-
-void ProgressLine::Say(const std::string& text) {
-  Clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
-  std::fflush(stderr);
 }
 
 }  // namespace eta::training
