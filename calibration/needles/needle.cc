@@ -17,26 +17,46 @@ absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeTe
   const absl::StatusOr<QuestionTokens> question =
       TokenizeQuestion(tokenize, NeedleQuestion(named.name), named.number);
   if (!question.ok()) return question.status();
-  const auto answer = question->tokens.begin() + static_cast<std::ptrdiff_t>(question->answer);
-  return Needle{.statement = *std::move(statement),
-                .question = {question->tokens.begin(), answer},
-                .answer = {answer, question->tokens.end()}};
+  Needle needle = QuestionNeedle(*question);
+  needle.statement = *std::move(statement);
+  return needle;
+}
+
+Needle QuestionNeedle(const QuestionTokens& question) {
+  const auto answer = question.tokens.begin() + static_cast<std::ptrdiff_t>(question.answer);
+  return {.statement = {},
+          .question = {question.tokens.begin(), answer},
+          .answer = {answer, question.tokens.end()}};
+}
+
+std::vector<int32_t> TextFrom(std::span<const int32_t> text, size_t begin, size_t count) {
+  std::vector<int32_t> tokens(count);
+  for (size_t i = 0; i < count; ++i) tokens[i] = text[(begin + i) % text.size()];
+  return tokens;
+}
+
+std::vector<int32_t> HideNeedles(std::span<const int32_t> text,
+                                 std::span<const PlacedNeedle> needles) {
+  std::vector<int32_t> tokens;
+  size_t done = 0;
+  for (const PlacedNeedle& placed : needles) {
+    Append(tokens, text.subspan(done, placed.place - done));
+    Append(tokens, placed.needle->statement);
+    done = placed.place;
+  }
+  Append(tokens, text.subspan(done));
+  return tokens;
 }
 
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
                               const Needle& asked, std::span<const int32_t> beginning) {
   NeedleWindow window = {.needles = static_cast<int32_t>(needles.size())};
   Append(window.tokens, beginning);
-  size_t done = 0;
+  Append(window.tokens, HideNeedles(text, needles));
   for (const PlacedNeedle& placed : needles) {
-    Append(window.tokens, text.subspan(done, placed.place - done));
-    Append(window.tokens, placed.needle->statement);
-    done = placed.place;
-    if (placed.needle == &asked) {
-      window.depth = static_cast<double>(placed.place) / static_cast<double>(text.size());
-    }
+    if (placed.needle != &asked) continue;
+    window.depth = static_cast<double>(placed.place) / static_cast<double>(text.size());
   }
-  Append(window.tokens, text.subspan(done));
   window.question = static_cast<int32_t>(window.tokens.size());
   Append(window.tokens, asked.question);
   window.answer = static_cast<int32_t>(window.tokens.size());

@@ -38,9 +38,19 @@ struct NeedleWindow {
 // tokens of both part from those of the question alone: either may be empty, if the tokenizer has
 // it so.
 absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize);
+// A question as a needle that no sentence states.
+Needle QuestionNeedle(const QuestionTokens& question);
 
-// `text` with the needles in it, in the order of their places, then the question for `asked` and
-// its answer. If it is not one of them, the depth stays 0. `beginning` comes first.
+// `count` tokens of `text` from `begin` on, which goes on at its front behind its end. REQUIRES:
+// it has one.
+std::vector<int32_t> TextFrom(std::span<const int32_t> text, size_t begin, size_t count);
+
+// `text` with the needles in it, in the order of their places.
+std::vector<int32_t> HideNeedles(std::span<const int32_t> text,
+                                 std::span<const PlacedNeedle> needles);
+
+// `beginning`, the text with the needles in it, then the question for `asked` and its answer. If
+// that is not one of them, the depth stays 0.
 NeedleWindow MakeNeedleWindow(std::span<const int32_t> text, std::span<const PlacedNeedle> needles,
                               const Needle& asked, std::span<const int32_t> beginning);
 

@@ -35,6 +35,19 @@ std::string NeedleNumber(uint64_t index) {
   return absl::StrCat(1'000'000 + index);
 }
 
+std::vector<NamedNumber> DrawNamedNumbers(int count,
+                                          const std::function<uint64_t(uint64_t limit)>& below) {
+  std::vector<uint64_t> taken;
+  std::vector<NamedNumber> numbers;
+  while (numbers.size() < static_cast<size_t>(count)) {
+    const uint64_t name = below(kNeedleNames);
+    if (std::ranges::find(taken, name) != taken.end()) continue;
+    taken.push_back(name);
+    numbers.push_back({NeedleName(name), NeedleNumber(below(kNeedleNumbers))});
+  }
+  return numbers;
+}
+
 std::string NeedleSentence(const NamedNumber& named) {
   return absl::StrCat(" The special magic number for ", named.name, " is: ", named.number, ".");
 }

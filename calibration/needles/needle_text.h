@@ -33,6 +33,10 @@ std::string NeedleName(uint64_t index);
 // REQUIRES: index < kNeedleNumbers.
 inline constexpr uint64_t kNeedleNumbers = 9'000'000;
 std::string NeedleNumber(uint64_t index);
+// Different names, each with a number. `below` draws from [0, limit). REQUIRES: count <=
+// kNeedleNames.
+std::vector<NamedNumber> DrawNamedNumbers(int count,
+                                          const std::function<uint64_t(uint64_t limit)>& below);
 
 // " The special magic number for silver harbor is: 4817362."
 std::string NeedleSentence(const NamedNumber& named);

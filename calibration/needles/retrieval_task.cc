@@ -17,18 +17,6 @@ int Between(int low, int high, Draws& draws) {
   return low + static_cast<int>(draws.Below(static_cast<uint64_t>(high - low) + 1));
 }
 
-std::vector<NamedNumber> DrawNeedles(int count, Draws& draws) {
-  std::vector<uint64_t> taken;
-  std::vector<NamedNumber> needles;
-  while (needles.size() < static_cast<size_t>(count)) {
-    const uint64_t name = draws.Below(kNeedleNames);
-    if (std::ranges::find(taken, name) != taken.end()) continue;
-    taken.push_back(name);
-    needles.push_back({NeedleName(name), NeedleNumber(draws.Below(kNeedleNumbers))});
-  }
-  return needles;
-}
-
 template <typename T>
 void Shuffle(std::vector<T>& items, Draws& draws) {
   for (size_t i = items.size(); i > 1; --i) {
@@ -38,7 +26,8 @@ void Shuffle(std::vector<T>& items, Draws& draws) {
 
 RetrievalTask Keys(int count, Draws& draws) {
   RetrievalTask task;
-  std::vector<NamedNumber> needles = DrawNeedles(count, draws);
+  std::vector<NamedNumber> needles =
+      DrawNamedNumbers(count, [&draws](uint64_t limit) { return draws.Below(limit); });
   for (const NamedNumber& needle : needles) task.sentences.push_back(NeedleSentence(needle));
   Shuffle(needles, draws);
   needles.resize(static_cast<size_t>(std::min(count, kMostQuestions)));
@@ -105,6 +94,38 @@ RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws)
       break;
   }
   return Keys(1, draws);
+}
+
+absl::StatusOr<TaskTokens> TokenizeTask(const RetrievalTask& task, const Tokenizer& tokenizer) {
+  TaskTokens tokens;
+  const TokenizeText tokenize = TokenizeBy(tokenizer);
+  for (const std::string& sentence : task.sentences) {
+    auto statement = tokenize(sentence);
+    if (!statement.ok()) return statement.status();
+    tokens.count += statement->size();
+    tokens.needles.push_back({.statement = *std::move(statement), .question = {}, .answer = {}});
+  }
+  for (const RetrievalQuestion& asked : task.questions) {
+    auto question = TokenizeQuestion(tokenize, asked.question, asked.answer);
+    if (!question.ok()) return question.status();
+    tokens.count += question->tokens.size();
+    tokens.questions.push_back(*std::move(question));
+  }
+  return tokens;
+}
+
+std::vector<PlacedNeedle> PlaceNeedles(std::span<const Needle> needles,
+                                       std::span<const int32_t> text, const Tokenizer& tokenizer,
+                                       Draws& draws) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < needles.size(); ++i) {
+    places.push_back(
+        SentenceEnd(tokenizer, text, static_cast<size_t>(draws.Below(text.size() + 1))));
+  }
+  std::ranges::sort(places);
+  std::vector<PlacedNeedle> placed;
+  for (size_t i = 0; i < needles.size(); ++i) placed.push_back({places[i], &needles[i]});
+  return placed;
 }
 
 }  // namespace eta

@@ -8,13 +8,19 @@
 //                two such pairs, one is asked for: the other variable and its number
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "calibration/needles/draws.h"
+#include "calibration/needles/needle.h"
 
 namespace eta {
+
+class Tokenizer;
 
 enum class RetrievalKind : uint8_t { kSingle, kMultiKey, kMultiValue, kTwoHop };
 inline constexpr int kRetrievalKinds = 4;
@@ -31,5 +37,20 @@ struct RetrievalTask {
 
 // Draws names and numbers. `most_keys`, at least 2: of the sentences of multi-key.
 RetrievalTask MakeRetrievalTask(RetrievalKind kind, int most_keys, Draws& draws);
+
+struct TaskTokens {
+  std::vector<Needle> needles;  // the sentences as statements
+  std::vector<QuestionTokens> questions;
+  size_t count = 0;  // of both
+};
+
+// Errors of the tokenizer.
+absl::StatusOr<TaskTokens> TokenizeTask(const RetrievalTask& task, const Tokenizer& tokenizer);
+
+// Draws a place in `text` for each, where a sentence has ended (SentenceEnd). They keep their
+// order.
+std::vector<PlacedNeedle> PlaceNeedles(std::span<const Needle> needles,
+                                       std::span<const int32_t> text, const Tokenizer& tokenizer,
+                                       Draws& draws);
 
 }  // namespace eta

@@ -152,8 +152,7 @@ bool Fit(const std::vector<Needles>& windows, const RetrievalOptions& options) {
 // kRetrievalDepths of the text, the others where other windows have theirs.
 NeedleWindow MakeWindow(const Tokens& text, size_t text_from, const Needles& needles, int place,
                         const RetrievalOptions& options) {
-  Tokens filler(static_cast<size_t>(FillerOf(needles, options)));
-  for (size_t i = 0; i < filler.size(); ++i) filler[i] = text[(text_from + i) % text.size()];
+  const Tokens filler = TextFrom(text, text_from, static_cast<size_t>(FillerOf(needles, options)));
   const auto count = static_cast<int>(needles.size());
   std::vector<PlacedNeedle> placed;
   for (int i = 0; i < count; ++i) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/needles/needle_text.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -24,7 +23,6 @@ class SequenceWriter {
     std::ranges::fill(answers_, uint8_t{0});
   }
 
-  void Add(int32_t token) { tokens_[at_++] = token; }
   void Add(std::span<const int32_t> tokens) {
     std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(at_));
     at_ += tokens.size();
@@ -45,29 +43,8 @@ class SequenceWriter {
 
 }  // namespace
 
-struct RetrievalSequences::Parts {
-  std::vector<std::vector<int32_t>> sentences;
-  std::vector<QuestionTokens> questions;
-  size_t tokens = 0;  // of all of them, and what begins and ends the sequence
-};
-
-absl::StatusOr<RetrievalSequences::Parts> RetrievalSequences::Tokenize(
-    const RetrievalTask& task) const {
-  Parts parts;
-  parts.tokens = tokenizer_.beginning().size() + (tokenizer_.eos_ids().empty() ? 0 : 1);
-  for (const std::string& sentence : task.sentences) {
-    auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
-    if (!tokens.ok()) return tokens.status();
-    parts.tokens += tokens->size();
-    parts.sentences.push_back(*std::move(tokens));
-  }
-  for (const RetrievalQuestion& question : task.questions) {
-    auto tokens = TokenizeQuestion(TokenizeBy(tokenizer_), question.question, question.answer);
-    if (!tokens.ok()) return tokens.status();
-    parts.tokens += tokens->tokens.size();
-    parts.questions.push_back(*std::move(tokens));
-  }
-  return parts;
+size_t RetrievalSequences::SizeOf(const TaskTokens& task) const {
+  return tokenizer_.beginning().size() + task.count + (tokenizer_.eos_ids().empty() ? 0 : 1);
 }
 
 absl::StatusOr<RetrievalSequences> RetrievalSequences::Create(const TokenCorpus& corpus,
@@ -82,12 +59,12 @@ absl::StatusOr<RetrievalSequences> RetrievalSequences::Create(const TokenCorpus&
       task.sentences.resize(std::max<size_t>(task.sentences.size(), static_cast<size_t>(keys)),
                             task.sentences.front());
       task.questions.resize(4, task.questions.front());
-      const absl::StatusOr<Parts> parts = made.Tokenize(task);
+      const absl::StatusOr<TaskTokens> parts = TokenizeTask(task, tokenizer);
       if (!parts.ok()) return parts.status();
-      if (parts->tokens <= length / kTextToTask) continue;
+      if (made.SizeOf(*parts) <= length / kTextToTask) continue;
       if (keys > 2) return made;
       return InvalidField("retrieval",
-                          absl::StrCat("its tasks take up to ", parts->tokens,
+                          absl::StrCat("its tasks take up to ", made.SizeOf(*parts),
                                        " tokens; sequences must have twice as many, not ", length));
     }
     made.most_keys_ = keys;
@@ -99,30 +76,19 @@ absl::Status RetrievalSequences::Make(uint64_t number, std::span<int32_t> tokens
                                       std::span<uint8_t> answers) const {
   Draws draws(seed_, DrawPurpose::kRetrieval, number);
   const auto kind = static_cast<RetrievalKind>(number % kRetrievalKinds);
-  const absl::StatusOr<Parts> parts = Tokenize(MakeRetrievalTask(kind, most_keys_, draws));
-  if (!parts.ok()) return parts.status();
+  const absl::StatusOr<TaskTokens> task =
+      TokenizeTask(MakeRetrievalTask(kind, most_keys_, draws), tokenizer_);
+  if (!task.ok()) return task.status();
   // Numbers differ in their tokens: a task may be longer than those that were tried.
-  if (parts->tokens >= length_) return absl::InternalError("retrieval: a task is too long");
-  std::vector<int32_t> text(length_ - parts->tokens);
+  if (SizeOf(*task) >= length_) return absl::InternalError("retrieval: a task is too long");
+  std::vector<int32_t> text(length_ - SizeOf(*task));
   RETURN_IF_ERROR(corpus_.Read(draws.Below(corpus_.tokens() - text.size() + 1), text));
 
-  std::vector<size_t> places;
-  for (size_t i = 0; i < parts->sentences.size(); ++i) {
-    places.push_back(
-        SentenceEnd(tokenizer_, text, static_cast<size_t>(draws.Below(text.size() + 1))));
-  }
-  std::ranges::sort(places);
   SequenceWriter writer(tokens, answers);
-  for (const int32_t id : tokenizer_.beginning()) writer.Add(id);
-  size_t done = 0;
-  for (size_t i = 0; i < places.size(); ++i) {
-    writer.Add(std::span(text).subspan(done, places[i] - done));
-    writer.Add(parts->sentences[i]);
-    done = places[i];
-  }
-  writer.Add(std::span(text).subspan(done));
-  for (const QuestionTokens& question : parts->questions) writer.Add(question);
-  if (!tokenizer_.eos_ids().empty()) writer.Add(tokenizer_.eos_ids().front());
+  writer.Add(tokenizer_.beginning());
+  writer.Add(HideNeedles(text, PlaceNeedles(task->needles, text, tokenizer_, draws)));
+  for (const QuestionTokens& question : task->questions) writer.Add(question);
+  if (!tokenizer_.eos_ids().empty()) writer.Add(std::span(tokenizer_.eos_ids()).first(1));
   return absl::OkStatus();
 }
 

@@ -34,8 +34,8 @@ class RetrievalSequences {
                      uint64_t seed)
       : corpus_(corpus), tokenizer_(tokenizer), length_(length), seed_(seed) {}
 
-  struct Parts;  // a task in tokens
-  absl::StatusOr<Parts> Tokenize(const RetrievalTask& task) const;
+  // With what begins and ends a sequence.
+  size_t SizeOf(const TaskTokens& task) const;
 
   const TokenCorpus& corpus_;
   const Tokenizer& tokenizer_;

@@ -102,7 +102,7 @@ absl::Status HeldOut::Cut() {
   const absl::StatusOr<std::unique_ptr<TextSource>> source =
       TextSource::Open(options_.texts.front());
   if (!source.ok()) return source.status();
-  absl::StatusOr<std::vector<NeedleWindow>> needles = MakeNeedleWindows(
+  absl::StatusOr<std::vector<NeedleWindow>> needles = ReadNeedleWindows(
       **source, tokenizer_, {.context = options_.context, .windows = options_.needles});
   if (!needles.ok()) return needles.status();
   needles_ = *std::move(needles);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/needles/needle_windows.h"
+#include "calibration/needles/needle_windows.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "kernels/backend.h"
 

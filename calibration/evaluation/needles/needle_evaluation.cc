@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/base/status_macros.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
 namespace {
@@ -172,6 +173,23 @@ std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> at
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<NeedleWindow>> ReadNeedleWindows(TextSource& source,
+                                                            const Tokenizer& tokenizer,
+                                                            const NeedleOptions& options) {
+  const size_t wanted = static_cast<size_t>(options.context) * static_cast<size_t>(options.windows);
+  std::vector<int32_t> text;
+  while (text.size() < wanted) {
+    const absl::StatusOr<std::optional<std::string>> document = source.Next();
+    if (!document.ok()) return document.status();
+    if (!document->has_value()) break;
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, false);
+    if (!ids.ok()) return source.InDocument(ids.status());
+    text.insert(text.end(), ids->begin(), ids->end());
+    RETURN_IF_ERROR(CheckTextTokens(text.size()));
+  }
+  return MakeNeedleWindows(text, tokenizer, options);
+}
 
 absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     const RunnerSource& runners, std::span<const NeedleWindow> windows,

@@ -8,11 +8,18 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
-#include "calibration/evaluation/needles/needle_windows.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runtime/runner.h"
+#include "calibration/evaluation/text/text_source.h"
+#include "calibration/needles/needle_windows.h"
 
 namespace eta {
+
+// MakeNeedleWindows over the text's documents, one after the other. InvalidArgument as it says, and
+// for more tokens than kMaxTextTokens.
+absl::StatusOr<std::vector<NeedleWindow>> ReadNeedleWindows(TextSource& source,
+                                                            const Tokenizer& tokenizer,
+                                                            const NeedleOptions& options);
 
 struct NeedleEvaluationOptions {
   // Rows of a window that are fed as a prompt; the later ones select blocks. 0: all before the

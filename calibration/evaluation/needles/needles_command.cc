@@ -50,7 +50,7 @@ absl::Status NeedlesCommand::Run() const {
   NeedleOptions options = needles;
   options.context = flags.context;
   const absl::StatusOr<std::vector<NeedleWindow>> windows =
-      MakeNeedleWindows(comparison.text(), comparison.tokenizer(), options);
+      ReadNeedleWindows(comparison.text(), comparison.tokenizer(), options);
   if (!windows.ok()) return windows.status();
   const NeedleWindow& first = windows->front();
   const auto runners = comparison.MakeRunners(flags.context, first.tokens,

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/needles/needle_evaluation.h"
-#include "calibration/evaluation/needles/needle_windows.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
@@ -177,7 +176,7 @@ class Pareto {
   absl::StatusOr<std::vector<NeedleWindow>> Needles(const BenchText& text) {
     absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text.path);
     if (!source.ok()) return source.status();
-    return MakeNeedleWindows(**source, bench_.tokenizer(),
+    return ReadNeedleWindows(**source, bench_.tokenizer(),
                              {.context = needle_arms_.context(),
                               .windows = bench_.Samples(kNeedleWindows, 3),
                               .seed = bench_.settings().seed});

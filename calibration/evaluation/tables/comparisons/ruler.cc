@@ -10,15 +10,12 @@
 #include "calibration/evaluation/needles/needle_evaluation.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
-#include "calibration/needles/draws.h"
-#include "calibration/needles/retrieval_task.h"
-#include "engine/base/error.h"
+#include "calibration/needles/retrieval_trials.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
 
-constexpr int kMostKeys = 4;  // the paper's multi-key task
 constexpr const char* kKinds[kRetrievalKinds] = {"single", "multi_key", "multi_value", "two_hop"};
 constexpr int32_t kLengths[] = {2048, 4096, 8192, 16384};
 // The last of these rows in front of the question decode, to be compared with those behind it.
@@ -60,71 +57,6 @@ std::vector<RulerArm> Arms(TableBench& bench) {
                   {{kNone, kNone, kNone, kNone}, {kNone, kNone, kNone, kNone}}});
   return arms;
 }
-
-// Trials of one kind: text with the task's sentences in it, and its first question.
-class Trials {
- public:
-  Trials(std::vector<int32_t> text, const Tokenizer& tokenizer, int32_t length, uint64_t seed)
-      : text_(std::move(text)),
-        tokenizer_(tokenizer),
-        length_(static_cast<size_t>(length)),
-        seed_(seed) {}
-
-  absl::StatusOr<NeedleWindow> Make(RetrievalKind kind, int32_t number) const {
-    Draws draws(seed_, DrawPurpose::kRetrievalTrial,
-                static_cast<uint64_t>(number) * kRetrievalKinds + static_cast<uint64_t>(kind));
-    const RetrievalTask task = MakeRetrievalTask(kind, kMostKeys, draws);
-    size_t taken = tokenizer_.beginning().size();
-    std::vector<Needle> needles;
-    for (const std::string& sentence : task.sentences) {
-      auto tokens = tokenizer_.Encode(sentence, /*add_bos=*/false);
-      if (!tokens.ok()) return tokens.status();
-      taken += tokens->size();
-      needles.push_back({.statement = *std::move(tokens), .question = {}, .answer = {}});
-    }
-    const RetrievalQuestion& asked = task.questions.front();
-    const auto question = TokenizeQuestion(TokenizeBy(tokenizer_), asked.question, asked.answer);
-    if (!question.ok()) return question.status();
-    taken += question->tokens.size();
-    if (taken >= length_) {
-      return InvalidField("context", absl::StrCat("a retrieval task takes ", taken, " tokens"));
-    }
-    // A question inside a sentence would be read as part of it.
-    std::vector<int32_t> filler = Filler(length_ - taken, draws);
-    filler.resize(SentenceEnd(tokenizer_, filler, filler.size()));
-    std::vector<size_t> places;
-    for (size_t i = 0; i < needles.size(); ++i) {
-      places.push_back(
-          SentenceEnd(tokenizer_, filler, static_cast<size_t>(draws.Below(filler.size() + 1))));
-    }
-    std::ranges::sort(places);
-    std::vector<PlacedNeedle> placed;
-    for (size_t i = 0; i < needles.size(); ++i) placed.push_back({places[i], &needles[i]});
-    const auto answer = question->tokens.begin() + static_cast<std::ptrdiff_t>(question->answer);
-    return MakeNeedleWindow(filler, placed,
-                            {.statement = {},
-                             .question = {question->tokens.begin(), answer},
-                             .answer = {answer, question->tokens.end()}},
-                            tokenizer_.beginning());
-  }
-
- private:
-  // Tokens of the text from a random one on; at its end it goes on from the front.
-  std::vector<int32_t> Filler(size_t count, Draws& draws) const {
-    std::vector<int32_t> filler;
-    size_t at = static_cast<size_t>(draws.Below(text_.size()));
-    while (filler.size() < count) {
-      filler.push_back(text_[at]);
-      at = (at + 1) % text_.size();
-    }
-    return filler;
-  }
-
-  std::vector<int32_t> text_;
-  const Tokenizer& tokenizer_;
-  size_t length_;
-  uint64_t seed_;
-};
 
 class Ruler {
  public:
@@ -205,7 +137,8 @@ class Ruler {
                       LineChart& chart) {
     ArmBench arms(bench_, length);
     const auto scores =
-        Scores(arms, Trials(text, bench_.tokenizer(), length, bench_.settings().seed));
+        Scores(arms, RetrievalTrials(text, bench_.tokenizer(), static_cast<size_t>(length),
+                                     bench_.settings().seed));
     if (!scores.ok()) return scores.status();
     for (size_t i = 0; i < arms_.size(); ++i) {
       const NeedleScore& score = (*scores)[i];
@@ -236,7 +169,7 @@ class Ruler {
   }
 
   // One score per arm, over the trials of every kind, kind by kind.
-  absl::StatusOr<std::vector<NeedleScore>> Scores(ArmBench& arms, const Trials& trials) {
+  absl::StatusOr<std::vector<NeedleScore>> Scores(ArmBench& arms, const RetrievalTrials& trials) {
     std::vector<EvaluatedAttention> attentions;
     for (const RulerArm& arm : arms_) {
       absl::StatusOr<EvaluatedAttention> attention = arms.Attention(arm.name);

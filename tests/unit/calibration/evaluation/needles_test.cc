@@ -5,7 +5,6 @@
 
 #include "calibration/evaluation/attention/sequence_settings.h"
 #include "calibration/evaluation/needles/needle_evaluation.h"
-#include "calibration/evaluation/needles/needle_windows.h"
 #include "calibration/evaluation/rivals/h2o.h"
 #include "calibration/evaluation/rivals/quest.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
@@ -32,7 +31,7 @@ class NeedlesTest : public EvaluationTest {
 
   absl::StatusOr<std::vector<NeedleWindow>> Make(const NeedleOptions& options) const {
     const auto source = TextSource::Open(ETA_SOURCE_DIR "/deploy/samples/needle.txt");
-    return MakeNeedleWindows(**source, *tokenizer_, options);
+    return ReadNeedleWindows(**source, *tokenizer_, options);
   }
   std::string Text(const NeedleWindow& window, int32_t begin, int32_t end) const {
     return tokenizer_->Decode(std::span(window.tokens).subspan(begin, end - begin));

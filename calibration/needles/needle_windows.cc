@@ -1,4 +1,4 @@
-#include "calibration/evaluation/needles/needle_windows.h"
+#include "calibration/needles/needle_windows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/random.h"
-#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -16,36 +15,11 @@ namespace {
 
 static_assert(kNeedleNames >= kMaxNeedles);
 
-// Draws names, each once, and numbers.
-class NumberMaker {
- public:
-  explicit NumberMaker(uint64_t seed) : seed_(seed) {}
-
-  std::vector<NamedNumber> Draw(int32_t count) {
-    std::vector<uint64_t> taken;
-    std::vector<NamedNumber> numbers;
-    while (numbers.size() < static_cast<size_t>(count)) {
-      const uint64_t name = Below(kNeedleNames);
-      if (std::ranges::find(taken, name) != taken.end()) continue;
-      taken.push_back(name);
-      numbers.push_back({NeedleName(name), NeedleNumber(Below(kNeedleNumbers))});
-    }
-    return numbers;
-  }
-
- private:
-  uint64_t Below(uint64_t limit) {
-    return static_cast<uint64_t>(UniformDraw(seed_, next_++) * static_cast<double>(limit));
-  }
-
-  uint64_t seed_;
-  uint64_t next_ = 0;
-};
-
 class WindowMaker {
  public:
-  WindowMaker(std::vector<int32_t> text, const Tokenizer& tokenizer, const NeedleOptions& options)
-      : text_(std::move(text)), tokenizer_(tokenizer), options_(options), numbers_(options.seed) {}
+  WindowMaker(std::span<const int32_t> text, const Tokenizer& tokenizer,
+              const NeedleOptions& options)
+      : text_(text), tokenizer_(tokenizer), options_(options) {}
 
   absl::StatusOr<NeedleWindow> Next(int32_t index) {
     const absl::StatusOr<std::vector<Needle>> needles = Needles();
@@ -56,7 +30,8 @@ class WindowMaker {
     const Needle& asked = (*needles)[static_cast<size_t>(asked_depth / step)];
     const absl::StatusOr<size_t> room = RoomBeside(*needles, asked);
     if (!room.ok()) return room.status();
-    const std::vector<int32_t> filler = Filler(*room);
+    const std::vector<int32_t> filler = TextFrom(text_, at_, *room);
+    at_ = (at_ + *room) % text_.size();
     std::vector<PlacedNeedle> placed;
     size_t done = 0;
     for (const Needle& needle : *needles) {
@@ -72,7 +47,8 @@ class WindowMaker {
  private:
   absl::StatusOr<std::vector<Needle>> Needles() {
     std::vector<Needle> needles;
-    for (const NamedNumber& drawn : numbers_.Draw(options_.keys)) {
+    const auto below = [this](uint64_t limit) { return Below(limit); };
+    for (const NamedNumber& drawn : DrawNamedNumbers(options_.keys, below)) {
       absl::StatusOr<Needle> needle = SentenceNeedle(drawn, TokenizeBy(tokenizer_));
       if (!needle.ok()) return needle.status();
       needles.push_back(*std::move(needle));
@@ -90,48 +66,28 @@ class WindowMaker {
     return InvalidField("context", absl::StrCat("the needles and the question take ", taken));
   }
 
-  // The next `count` tokens of the text.
-  std::vector<int32_t> Filler(size_t count) {
-    std::vector<int32_t> filler;
-    while (filler.size() < count) {
-      if (at_ == text_.size()) at_ = 0;
-      const size_t end = std::min(text_.size(), at_ + count - filler.size());
-      filler.insert(filler.end(), text_.begin() + static_cast<std::ptrdiff_t>(at_),
-                    text_.begin() + static_cast<std::ptrdiff_t>(end));
-      at_ = end;
-    }
-    return filler;
+  uint64_t Below(uint64_t limit) {
+    return static_cast<uint64_t>(UniformDraw(options_.seed, drawn_++) * static_cast<double>(limit));
   }
 
-  std::vector<int32_t> text_;
+  std::span<const int32_t> text_;
   const Tokenizer& tokenizer_;
   NeedleOptions options_;
-  NumberMaker numbers_;
-  size_t at_ = 0;
+  size_t at_ = 0;       // where the next window's text begins
+  uint64_t drawn_ = 0;  // numbers
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(TextSource& source,
+absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(std::span<const int32_t> text,
                                                             const Tokenizer& tokenizer,
                                                             const NeedleOptions& options) {
   const auto context = static_cast<size_t>(options.context);
-  const size_t wanted = context * static_cast<size_t>(options.windows);
-  std::vector<int32_t> text;
-  while (text.size() < wanted) {
-    const absl::StatusOr<std::optional<std::string>> document = source.Next();
-    if (!document.ok()) return document.status();
-    if (!document->has_value()) break;
-    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, false);
-    if (!ids.ok()) return source.InDocument(ids.status());
-    text.insert(text.end(), ids->begin(), ids->end());
-    RETURN_IF_ERROR(CheckTextTokens(text.size()));
-  }
   if (text.size() < context) {
     return InvalidField("context", absl::StrCat("one window takes ", context,
                                                 " tokens, the text holds ", text.size()));
   }
-  WindowMaker maker(std::move(text), tokenizer, options);
+  WindowMaker maker(text, tokenizer, options);
   std::vector<NeedleWindow> windows;
   for (int32_t i = 0; i < options.windows; ++i) {
     absl::StatusOr<NeedleWindow> window = maker.Next(i);

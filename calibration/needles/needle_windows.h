@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "calibration/evaluation/text/text_source.h"
 #include "calibration/needles/needle.h"
 
 namespace eta {
@@ -22,11 +22,11 @@ struct NeedleOptions {
 
 inline constexpr int32_t kMaxNeedles = 64;  // per window
 
-// The text's documents, one after the other, are what the needles are hidden in; a window takes up
-// where the one before ended, and from the beginning again where the text is at its end. The same
-// text, tokenizer and options give the same windows. InvalidArgument for a context that the needles
-// and the question do not fit in, and for a text of fewer tokens than a window.
-absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(TextSource& source,
+// A window takes up the text where the one before ended, and from the beginning again where it is
+// at its end. The same text, tokenizer and options give the same windows. InvalidArgument for a
+// context that the needles and the question do not fit in, and for a text of fewer tokens than a
+// window.
+absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(std::span<const int32_t> text,
                                                             const Tokenizer& tokenizer,
                                                             const NeedleOptions& options);
 
