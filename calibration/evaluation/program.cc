@@ -3,8 +3,6 @@
 #include <cstdio>
 #include <new>
 
-#include "CLI/CLI.hpp"
-
 namespace eta {
 namespace {
 

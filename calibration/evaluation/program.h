@@ -3,19 +3,28 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-
-namespace CLI {
-class App;
-}
 
 namespace eta {
 
 // Adds the program's subcommands. Parsing the command line runs one, which leaves its outcome in
 // `status`.
 using AddCommands = std::function<void(CLI::App& app, absl::Status& status)>;
+
+// Adds a subcommand that a Command runs: Register adds its flags, Run does the work.
+template <typename Command>
+CLI::App* AddCommand(CLI::App& app, absl::Status& status, const std::string& name,
+                     const std::string& help) {
+  CLI::App* added = app.add_subcommand(name, help);
+  auto command = std::make_shared<Command>();
+  command->Register(*added);
+  added->callback([command, &status] { status = command->Run(); });
+  return added;
+}
 
 // Runs the subcommand, names an error on stderr and gives the exit code: 0 done; 1 a failed run;
 // 2 bad usage or input; 3 CANCELLED.

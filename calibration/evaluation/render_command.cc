@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/program.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/chat/chat_template.h"
@@ -126,10 +127,7 @@ absl::Status RenderCommand::Run() const {
 }  // namespace
 
 void AddRenderCommand(CLI::App& app, absl::Status& status) {
-  auto command = std::make_shared<RenderCommand>();
-  CLI::App* const sub = app.add_subcommand("render", "Renders chats by a chat template");
-  command->Register(*sub);
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<RenderCommand>(app, status, "render", "Renders chats by a chat template");
 }
 
 }  // namespace eta

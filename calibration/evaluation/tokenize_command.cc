@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -104,11 +105,9 @@ absl::Status TokenizeCommand::Run() const {
 }  // namespace
 
 void AddTokenizeCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand("tokenize", "Prints the token ids of each document of a text");
-  auto command = std::make_shared<TokenizeCommand>();
-  command->Register(*sub);
-  sub->footer("One line for each document: a JSON list of ids or, with --decode, a JSON text.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<TokenizeCommand>(app, status, "tokenize",
+                              "Prints the token ids of each document of a text")
+      ->footer("One line for each document: a JSON list of ids or, with --decode, a JSON text.");
 }
 
 }  // namespace eta

@@ -10,6 +10,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -182,14 +184,11 @@ absl::Status AdaptCommand::Run() {
 }  // namespace
 
 void AddAdaptCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand("adapt", "Gives a dense model dynamic thresholds");
-  auto command = std::make_shared<AdaptCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
-      "curves.svg; and at the end model/, which eta-server loads. Measured every\n"
-      "--evaluate_every steps: the block union, which the sparsity weight is steered by.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<AdaptCommand>(app, status, "adapt", "Gives a dense model dynamic thresholds")
+      ->footer(
+          "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
+          "curves.svg; and at the end model/, which eta-server loads. Measured every\n"
+          "--evaluate_every steps: the block union, which the sparsity weight is steered by.");
 }
 
 }  // namespace eta::training

@@ -7,6 +7,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -61,15 +63,12 @@ PretrainCommand::PretrainCommand() {
 
 void PretrainCommand::RegisterShape(CLI::App& command) {
   const auto add = [&](const char* name, int32_t& value, int32_t most, const char* help) {
-    command.add_option(name, value, help)->check(CLI::Range(1, most))->capture_default_str();
+    AddCount(command, name, value, 1, most, help);
   };
   command.add_option("--tokenizer", tokenizer, "Folder with tokenizer.json or tokenizer.model")
       ->required();
-  command
-      .add_option("--vocab_size", shape.vocab_size,
-                  "Rows of the embedding; 0: as many as tokenizer.model has pieces")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddCount(command, "--vocab_size", shape.vocab_size, 0, 1 << 20,
+           "Rows of the embedding; 0: as many as tokenizer.model has pieces");
   add("--layers", shape.num_layers, 512, "Layers");
   add("--width", shape.model_dim, 65536, "Width of the model");
   add("--ffn", shape.ffn_dim, 262144, "Width of the feed-forward layers");
@@ -213,13 +212,10 @@ absl::Status PretrainCommand::Run() {
 }  // namespace
 
 void AddPretrainCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand("pretrain", "Trains a model from scratch");
-  auto command = std::make_shared<PretrainCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
-      "curves.svg; and at the end model/, which eta-server loads.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<PretrainCommand>(app, status, "pretrain", "Trains a model from scratch")
+      ->footer(
+          "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
+          "curves.svg; and at the end model/, which eta-server loads.");
 }
 
 }  // namespace eta::training

@@ -3,10 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "calibration/evaluation/runtime/runtime_flags.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "engine/base/error.h"
 #include "kernels/backend.h"
 #include "kernels/system/usable_cpus.h"
@@ -16,12 +15,6 @@ namespace {
 
 constexpr int32_t kMaxTokens = 1 << 20;
 
-template <typename T>
-void AddCount(CLI::App& command, const std::string& name, T& value, T low, T high,
-              const std::string& help) {
-  command.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str();
-}
-
 }  // namespace
 
 std::string NumberText(double number) {
@@ -30,13 +23,6 @@ std::string NumberText(double number) {
 
 int64_t StepsOf(double share, int64_t steps) {
   return std::llround(share * static_cast<double>(steps));
-}
-
-void AddReal(CLI::App& command, const std::string& name, double& value, double low, double high,
-             const std::string& help) {
-  command.add_option(name, value, help)
-      ->check([low, high](const std::string& text) { return CheckReal(text, low, high); })
-      ->capture_default_str();
 }
 
 void RunFlags::Register(CLI::App& command) {

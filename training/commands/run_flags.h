@@ -71,8 +71,4 @@ std::string NumberText(double number);
 // Shares of the steps as steps.
 int64_t StepsOf(double share, int64_t steps);
 
-// Adds an option for a number from `low` to `high`.
-void AddReal(CLI::App& command, const std::string& name, double& value, double low, double high,
-             const std::string& help);
-
 }  // namespace eta::training

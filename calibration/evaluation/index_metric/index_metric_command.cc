@@ -12,8 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/index_metric/index_metric.h"
+#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime/runtime_flags.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
@@ -44,25 +45,17 @@ void IndexMetricCommand::Register(CLI::App& command) {
   command.add_option("--backend", backend.name, "Backend that computes")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
-  command
-      .add_option("--threads", backend.num_threads,
-                  "Threads of the cpu backend; 0: one per CPU that this process may use")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  AddCount(command, "--threads", backend.num_threads, 0, 1024,
+           "Threads of the cpu backend; 0: one per CPU that this process may use");
   command
       .add_option("--text", texts,
                   "Text that the model is run over: .txt or .jsonl, also .xz; may be given several "
                   "times")
       ->required()
       ->allow_extra_args(false);
-  command.add_option("--context", context, "Tokens of one window")
-      ->check(CLI::Range(1, kMaxContext))
-      ->capture_default_str();
-  command
-      .add_option("--windows", windows,
-                  "Windows to take of each text at most; 0: all that it fills")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddCount(command, "--context", context, 1, kMaxContext, "Tokens of one window");
+  AddCount(command, "--windows", windows, 0, 1 << 20,
+           "Windows to take of each text at most; 0: all that it fills");
   command.add_option("--output", output,
                      absl::StrCat("File to write [", kFileName, " in the model's folder]"));
   command.add_flag("--overwrite", overwrite, "Replace the file if there is one");
@@ -116,15 +109,13 @@ absl::Status IndexMetricCommand::Run() const {
 }  // namespace
 
 void AddIndexMetricCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand(
-      "index-metric", "Measures queries and keys on text for records of kind outlier");
-  auto command = std::make_shared<IndexMetricCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "The file holds, for every layer I, layers.I.metric [HKV, d, d], the second moment of\n"
-      "queries after RoPE, and layers.I.centre [HKV, d], the mean key. A server reads it at its\n"
-      "start; profiles that were made without it are another model's then.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<IndexMetricCommand>(app, status, "index-metric",
+                                 "Measures queries and keys on text for records of kind outlier")
+      ->footer(
+          "The file holds, for every layer I, layers.I.metric [HKV, d, d], the second moment of\n"
+          "queries after RoPE, and layers.I.centre [HKV, d], the mean key. A server reads it at "
+          "its\n"
+          "start; profiles that were made without it are another model's then.");
 }
 
 }  // namespace eta

@@ -9,7 +9,9 @@
 #include "calibration/evaluation/attention/attention_comparison.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/needles/needle_report.h"
+#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 
 namespace eta {
 namespace {
@@ -27,20 +29,15 @@ void NeedlesCommand::Register(CLI::App& command) {
   command.add_option("--context", flags.context, "Tokens of one window")
       ->required()
       ->check(CLI::Range(64, kMaxComparedContext));
-  command.add_option("--windows", needles.windows, "Windows, with the needle ever deeper")
-      ->check(CLI::Range(1, 1 << 12))
-      ->capture_default_str();
-  command.add_option("--keys", needles.keys, "Needles in a window, of which one is asked for")
-      ->check(CLI::Range(1, kMaxNeedles))
-      ->capture_default_str();
+  AddCount(command, "--windows", needles.windows, 1, 1 << 12,
+           "Windows, with the needle ever deeper");
+  AddCount(command, "--keys", needles.keys, 1, kMaxNeedles,
+           "Needles in a window, of which one is asked for");
   command.add_option("--seed", needles.seed, "Of the needles' names and numbers")
       ->capture_default_str();
-  command
-      .add_option("--prefill", flags.prefill,
-                  "Rows of a window that are fed as a prompt; later ones select blocks; 0: all "
-                  "before the question")
-      ->check(CLI::Range(0, kMaxComparedContext))
-      ->capture_default_str();
+  AddCount(command, "--prefill", flags.prefill, 0, kMaxComparedContext,
+           "Rows of a window that are fed as a prompt; later ones select blocks; 0: all before the "
+           "question");
 }
 
 absl::Status NeedlesCommand::Run() const {
@@ -80,14 +77,11 @@ absl::Status NeedlesCommand::Run() const {
 }  // namespace
 
 void AddNeedlesCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub =
-      app.add_subcommand("needles", "Compares ways of attending by what they find in a long text");
-  auto command = std::make_shared<NeedlesCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "A window is text in which sentences with numbers are hidden, and a question for one of\n"
-      "them. A hit: every token of the answer is the most likely one, those before it given.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<NeedlesCommand>(app, status, "needles",
+                             "Compares ways of attending by what they find in a long text")
+      ->footer(
+          "A window is text in which sentences with numbers are hidden, and a question for one of\n"
+          "them. A hit: every token of the answer is the most likely one, those before it given.");
 }
 
 }  // namespace eta

@@ -10,7 +10,9 @@
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/perplexity/perplexity_report.h"
+#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/text/windows.h"
 
 namespace eta {
@@ -34,15 +36,11 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_option("--context", flags.context, "Predictions of one window")
       ->required()
       ->check(CLI::Range(1, kMaxComparedContext));
-  command
-      .add_option("--prefill", flags.prefill,
-                  "Rows of a window that are fed as a prompt and not scored; the rest is decoded "
-                  "token by token")
-      ->check(CLI::Range(0, kMaxComparedContext))
-      ->capture_default_str();
-  command.add_option("--windows", windows, "Windows to take at most; 0: all that the text fills")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddCount(command, "--prefill", flags.prefill, 0, kMaxComparedContext,
+           "Rows of a window that are fed as a prompt and not scored; the rest is decoded token by "
+           "token");
+  AddCount(command, "--windows", windows, 0, 1 << 20,
+           "Windows to take at most; 0: all that the text fills");
   command.add_flag(
       "--by_document", by_document,
       "Windows as calibration's sequences: each in one document, a begin-of-text token "
@@ -50,12 +48,9 @@ void PerplexityCommand::Register(CLI::App& command) {
   command.add_option(
       "--recall", recall,
       "Measure the share of above-threshold keys that were admitted (reads every key) [true]");
-  command
-      .add_option("--mass", mass,
-                  "Measure on this share of the decode rows what full attention would have had: "
-                  "mass kept and output error (reads every key of them once more)")
-      ->check([](const std::string& number) { return CheckReal(number, 0.0, 1.0); })
-      ->capture_default_str();
+  AddReal(command, "--mass", mass, 0.0, 1.0,
+          "Measure on this share of the decode rows what full attention would have had: mass kept "
+          "and output error (reads every key of them once more)");
 }
 
 absl::Status PerplexityCommand::Run() const {
@@ -99,17 +94,18 @@ absl::Status PerplexityCommand::Run() const {
 }  // namespace
 
 void AddPerplexityCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand(
-      "perplexity", "Compares ways of attending by perplexity, density and recall");
-  auto command = std::make_shared<PerplexityCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "The text's documents follow one another, each between begin- and end-of-text, and are cut\n"
-      "into windows of --context predictions. Densities are means over scored rows, layers and\n"
-      "heads of tokens attended (head) and tokens read per KV head (union) over the row's keys.\n"
-      "Full attention is gated like the rest and prunes nothing: its densities are 1. Intervals\n"
-      "are 95 %, over blocks of 256 consecutive tokens.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<PerplexityCommand>(app, status, "perplexity",
+                                "Compares ways of attending by perplexity, density and recall")
+      ->footer(
+          "The text's documents follow one another, each between begin- and end-of-text, and are "
+          "cut\n"
+          "into windows of --context predictions. Densities are means over scored rows, layers "
+          "and\n"
+          "heads of tokens attended (head) and tokens read per KV head (union) over the row's "
+          "keys.\n"
+          "Full attention is gated like the rest and prunes nothing: its densities are 1. "
+          "Intervals\n"
+          "are 95 %, over blocks of 256 consecutive tokens.");
 }
 
 }  // namespace eta

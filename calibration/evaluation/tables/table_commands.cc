@@ -1,15 +1,15 @@
 // eta-eval table: measures one table. eta-eval report: all of them, as one page.
 
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
-#include "calibration/evaluation/runtime/runtime_flags.h"
+#include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/tables/report.h"
 #include "calibration/evaluation/tables/table.h"
 #include "calibration/evaluation/tables/tables.h"
@@ -50,14 +50,10 @@ struct TableFlags {
     command.add_option("--data", settings.data, "Folder of the evaluation sets")
         ->capture_default_str();
     command.add_flag("--quick", settings.quick, "Small samples");
-    command.add_option("--context", settings.context, "Tokens of a window; 0: the table's own")
-        ->check(CLI::Range(0, kMaxTableContext))
-        ->capture_default_str();
-    command
-        .add_option("--samples", settings.samples,
-                    "Windows, questions or trials of each kind; 0: the table's own")
-        ->check(CLI::Range(0, 1 << 16))
-        ->capture_default_str();
+    AddCount(command, "--context", settings.context, 0, kMaxTableContext,
+             "Tokens of a window; 0: the table's own");
+    AddCount(command, "--samples", settings.samples, 0, 1 << 16,
+             "Windows, questions or trials of each kind; 0: the table's own");
     command.add_option("--seed", settings.seed, "Of all that is drawn")->capture_default_str();
   }
 };
@@ -67,6 +63,13 @@ struct TableCommand {
   std::string name;
   std::string json;
   std::string svg;
+
+  void Register(CLI::App& command) {
+    command.add_option("NAME", name, "The table")->required()->check(CLI::IsMember(TableNames()));
+    flags.Register(command);
+    command.add_option("--json", json, "File to write the table to as JSON");
+    command.add_option("--svg", svg, "File to write its figures to");
+  }
 
   absl::Status Run() const {
     const auto bench = TableBench::Load(flags.runtime, flags.settings);
@@ -90,6 +93,15 @@ struct ReportCommand {
   TableFlags flags;
   std::vector<std::string> names;
   std::string output;
+
+  void Register(CLI::App& command) {
+    flags.Register(command);
+    command
+        .add_option("--output", output, "Folder for report.md and each table's .md, .json and .svg")
+        ->required();
+    command.add_option("--table", names, "One table; may be given several times [all]")
+        ->check(CLI::IsMember(TableNames()));
+  }
 
   absl::Status Run() const {
     const auto bench = TableBench::Load(flags.runtime, flags.settings);
@@ -124,31 +136,15 @@ struct ReportCommand {
 }  // namespace
 
 void AddTableCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand("table", "Measures one table of the method's claims");
-  auto command = std::make_shared<TableCommand>();
-  sub->add_option("NAME", command->name, "The table")
-      ->required()
-      ->check(CLI::IsMember(TableNames()));
-  command->flags.Register(*sub);
-  sub->add_option("--json", command->json, "File to write the table to as JSON");
-  sub->add_option("--svg", command->svg, "File to write its figures to");
-  sub->footer(TableHelp());
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<TableCommand>(app, status, "table", "Measures one table of the method's claims")
+      ->footer(TableHelp());
 }
 
 void AddReportCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand("report", "Measures all tables and writes one page");
-  auto command = std::make_shared<ReportCommand>();
-  command->flags.Register(*sub);
-  sub->add_option("--output", command->output,
-                  "Folder for report.md and each table's .md, .json and .svg")
-      ->required();
-  sub->add_option("--table", command->names, "One table; may be given several times [all]")
-      ->check(CLI::IsMember(TableNames()));
-  sub->footer(TableHelp() +
-              "A table that the folder has already, measured with the same settings on the same\n"
-              "model, is not measured again: a report that was stopped goes on where it was.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<ReportCommand>(app, status, "report", "Measures all tables and writes one page")
+      ->footer(TableHelp() +
+               "A table that the folder has already, measured with the same settings on the same\n"
+               "model, is not measured again: a report that was stopped goes on where it was.");
 }
 
 }  // namespace eta
