@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "engine/base/progress_line.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/temp_folder.h"
@@ -44,6 +45,20 @@ TEST(ProgressText, SaysHowFarAndHowLong) {
       EvaluationText(evaluation),
       "step 100: held-out perplexity 12.0000 full, 12.0600 sparse (+0.50 %), density 0.200 by "
       "head, 0.250 union, needles 12 and 11 of 12");
+}
+
+TEST(ProgressLine, IsALineNowAndThenInAFile) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressLine silent;
+    silent.Show("nobody sees this", /*at_once=*/true);
+    ProgressLine line(ProgressLine::Elsewhere::kLines);
+    line.Show("first");
+    line.Show("too soon");
+    line.Show("last", /*at_once=*/true);
+    line.Say(BarText(3, 4, 8));
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "first\nlast\n[######..]\n");
 }
 
 TEST(RunLog, GoesOnWithoutWhatCameAfterTheCheckpoint) {
