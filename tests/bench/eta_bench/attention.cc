@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/system/usable_cpus.h"
@@ -183,7 +184,8 @@ class AttentionCase {
   // The agreement over everything that Check() compared.
   const Agreement& agreement() const { return agreement_; }
 
-  Json Measure(double density, double bytes_per_second) {
+  // `flops`: of multiply-adds in registers; 0: not known.
+  Json Measure(double density, double bytes_per_second, double flops) {
     const bool full = density >= 1.0;
     const OperatingPoint point = Point(density);
     Set(point, full);
@@ -210,6 +212,11 @@ class AttentionCase {
     const double bytes =
         (union_density + value_density) / 2.0 * kv_bytes() + (full ? 0.0 : record_bytes());
     const double limit = bytes / bytes_per_second;
+    const double work =
+        4.0 * geometry_.head_dim *
+        std::accumulate(counts.tokens_attended.begin(), counts.tokens_attended.end(), 0.0);
+    Json percent_of_fma = nullptr;
+    if (flops > 0.0) percent_of_fma = 100.0 * work / flops / attend.median;
     return {{"kind", full ? "full" : "sparse"},
             {"batch", batch_},
             {"context", context_},
@@ -239,6 +246,7 @@ class AttentionCase {
             {"bytes", bytes},
             {"tb_per_s", bytes / both.median * 1e-12},
             {"percent_of_read", 100.0 * limit / both.median},
+            {"percent_of_fma", percent_of_fma},
             {"limit_microseconds", limit * 1e6},
             {"speedup_over_full", nullptr}};
   }
@@ -337,6 +345,7 @@ Json Run(const Options& options) {
     if (context < 4 * options.shape.block) Fail("--context: fewer than four blocks");
   }
   const double bandwidth = MeasureReadBandwidth(options.device);
+  const double flops = MeasurePeakFlops(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
   cpu::Workers workers(ReadUsableCpus().threads());
   Json report = BeginReport("attention", options.device, *backend, bandwidth);
@@ -358,7 +367,7 @@ Json Run(const Options& options) {
                                 {"relative_error", attention.agreement().relative}});
     const size_t first = report["rows"].size();
     for (const double density : options.density) {
-      report["rows"].push_back(attention.Measure(density, bandwidth));
+      report["rows"].push_back(attention.Measure(density, bandwidth, flops));
     }
     AddSpeedups(report["rows"], first);
   }
@@ -383,6 +392,7 @@ void Print(const Json& report) {
                               {"limit us", "limit_microseconds", 1},
                               {"TB/s", "tb_per_s", 3},
                               {"% of read", "percent_of_read", 1},
+                              {"% of FMA", "percent_of_fma", 1},
                               {"x full", "speedup_over_full", 2}});
 }
 

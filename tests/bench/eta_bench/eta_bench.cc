@@ -1,10 +1,16 @@
-// eta-bench measures attention, decoding, prefill and serving next to the limit of the device's
-// memory.
+// eta-bench measures kernels, whole models, training, serving and stored profiles, next to the
+// limits of the device where it can.
 //
 //   eta-bench attention --backend=cuda --batch=32 --context=131072 --json
 //   eta-bench append --backend=cuda --batch=64 --index=outlier
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
+//   eta-bench text --model=models/eta-27m --text=FILE --context=1024,4096
+//   eta-bench matmul --only=decode
+//   eta-bench tokenizer --tokenizer=FILE --text=FILE
+//   eta-bench profiles --profile_store=sqlite:PATH
+//   eta-bench train --sequences=16 --length=4096                 (builds with training)
+//   eta-bench train-attention --lengths=4096,16384               (likewise, with CUDA)
 //   eta-bench background --model=models/eta-27m --streams=16
 //   eta-bench observe                                            (builds with the service)
 //   eta-bench health --health_address=localhost:8473             (likewise)
@@ -16,9 +22,12 @@
 #include "tests/bench/eta_bench/eta_bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 
 #include "engine/model/kv_cache.h"
 #include "kernels/system/usable_cpus.h"
@@ -62,6 +71,7 @@ void AddDeviceFlags(CLI::App& command, DeviceFlags& flags) {
   command.add_option("--threads", flags.threads, "cpu: 0 takes one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  command.add_flag("--amx,!--no-amx", flags.amx, "cpu: prompts use AMX where the machine has it");
   command.add_option("--device", flags.device, "cuda: index of the device")
       ->check(CLI::Range(0, 63))
       ->capture_default_str();
@@ -99,6 +109,7 @@ std::unique_ptr<Backend> OpenBackend(const DeviceFlags& flags) {
   BackendOptions options;
   options.name = flags.backend;
   options.num_threads = flags.threads;
+  options.amx = flags.amx;
   options.device = flags.device;
   return Require(MakeBackend(options));
 }
@@ -112,10 +123,24 @@ void RequireOk(const absl::Status& status) {
   if (!status.ok()) Fail(std::string(status.message()));
 }
 
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  const auto rank = std::ceil(share * static_cast<double>(values.size()));
+  return values[static_cast<size_t>(std::max(1.0, rank)) - 1];
+}
+
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string contents{std::istreambuf_iterator<char>(file), {}};
+  if (contents.empty()) Fail(path + ": empty or not readable");
+  return contents;
 }
 
 StepTiming TimeStep(Backend& backend, const std::function<void()>& enqueue) {
@@ -144,15 +169,24 @@ StepTiming TimeSteps(Backend& backend, int samples, const std::function<void()>&
           on_device};
 }
 
+int ThreadsOf(const DeviceFlags& flags) {
+  return flags.threads > 0 ? flags.threads : ReadUsableCpus().threads();
+}
+
 double MeasureReadBandwidth(const DeviceFlags& flags) {
 #if ETA_BENCH_CUDA
   if (flags.backend == "cuda") {
     return Require(DeviceReadBandwidth(flags.device, size_t{4} << 30));
   }
 #endif
-  const int threads = flags.threads > 0 ? flags.threads : ReadUsableCpus().threads();
-  cpu::Workers workers(threads);
-  return ReadBandwidth(workers, threads, size_t{512} << 20);
+  cpu::Workers workers(ThreadsOf(flags));
+  return ReadBandwidth(workers, ThreadsOf(flags), size_t{512} << 20);
+}
+
+double MeasurePeakFlops(const DeviceFlags& flags) {
+  if (flags.backend != "cpu") return 0.0;
+  cpu::Workers workers(ThreadsOf(flags));
+  return PeakFlops(workers, ThreadsOf(flags));
 }
 
 Json BeginReport(const char* bench, const DeviceFlags& flags, const Backend& backend,
@@ -201,7 +235,7 @@ void PrintTable(const Json& rows, const std::vector<Column>& columns) {
 namespace {
 
 int Main(int argc, char** argv) {
-  CLI::App app("Speed of Elastic Threshold Attention next to the limits of the device");
+  CLI::App app("Speed of the kernels, models, stores and servers of this build");
   app.require_subcommand(1);
   bool json = false;
   Command chosen;
@@ -209,7 +243,17 @@ int Main(int argc, char** argv) {
   AddAttentionCommand(app, chosen);
   AddBackgroundCommand(app, chosen);
   AddDecodeCommand(app, chosen);
+  AddMatmulCommand(app, chosen);
   AddPrefillCommand(app, chosen);
+  AddProfilesCommand(app, chosen);
+  AddTextCommand(app, chosen);
+  AddTokenizerCommand(app, chosen);
+#if ETA_BENCH_TRAINING
+  AddTrainCommand(app, chosen);
+#if ETA_BENCH_CUDA
+  AddTrainAttentionCommand(app, chosen);
+#endif
+#endif
 #if ETA_BENCH_SERVICE
   AddObserveCommand(app, chosen);
   AddHealthCommand(app, chosen);

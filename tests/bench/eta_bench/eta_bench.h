@@ -23,6 +23,7 @@ using Json = nlohmann::ordered_json;
 struct DeviceFlags {
   std::string backend = "cpu";
   int threads = 0;  // cpu; 0: one per core
+  bool amx = true;  // cpu
   int device = 0;   // cuda
   int samples = 5;  // timed steps, after three warm-up steps
   uint64_t seed = 1;
@@ -50,6 +51,7 @@ struct ShapeFlags {
 void AddDeviceFlags(CLI::App& command, DeviceFlags& flags);
 void AddShapeFlags(CLI::App& command, ShapeFlags& flags);
 std::unique_ptr<Backend> OpenBackend(const DeviceFlags& flags);
+int ThreadsOf(const DeviceFlags& flags);  // of backend cpu
 
 // The chosen subcommand. It runs, and then its report is printed as JSON or as a table.
 struct Command {
@@ -60,7 +62,17 @@ void AddAppendCommand(CLI::App& app, Command& chosen);
 void AddAttentionCommand(CLI::App& app, Command& chosen);
 void AddBackgroundCommand(CLI::App& app, Command& chosen);
 void AddDecodeCommand(CLI::App& app, Command& chosen);
+void AddMatmulCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
+void AddProfilesCommand(CLI::App& app, Command& chosen);
+void AddTextCommand(CLI::App& app, Command& chosen);
+void AddTokenizerCommand(CLI::App& app, Command& chosen);
+#if ETA_BENCH_TRAINING
+void AddTrainCommand(CLI::App& app, Command& chosen);
+#if ETA_BENCH_CUDA
+void AddTrainAttentionCommand(CLI::App& app, Command& chosen);
+#endif
+#endif
 #if ETA_BENCH_SERVICE
 void AddObserveCommand(CLI::App& app, Command& chosen);
 void AddHealthCommand(CLI::App& app, Command& chosen);
@@ -108,10 +120,17 @@ StepTiming TimeSteps(Backend& backend, int samples, const std::function<void()>&
 StepTiming TimeStep(Backend& backend, const std::function<void()>& enqueue);
 
 double Median(std::vector<double> values);
+// The quantile `share` of `values`, by rank; 0 without values.
+double Quantile(std::vector<double> values, double share);
+
+// The contents of a file that must have some.
+std::string ReadText(const std::string& path);
 
 // Bytes/s at which the backend's device reads its memory, measured now. It takes up to 4 GB of that
 // memory during the measurement.
 double MeasureReadBandwidth(const DeviceFlags& flags);
+// FLOP/s of float32 multiply-adds in registers, measured now; 0 for backends other than cpu.
+double MeasurePeakFlops(const DeviceFlags& flags);
 
 // The fields at the beginning of every report.
 Json BeginReport(const char* bench, const DeviceFlags& flags, const Backend& backend,

@@ -96,6 +96,30 @@ TEST(EtaBench, PrefillReportsAttentionAndIndex) {
   }
 }
 
+TEST(EtaBench, TextTellsOfPromptsAndOfDecodeSteps) {
+  const nlohmann::json report =
+      Report("text --model=" ETA_SOURCE_DIR "/models/eta-27m --text=" ETA_SOURCE_DIR
+             "/deploy/samples/needle.txt --context=256 --steps=2");
+  ASSERT_EQ(report["prompts"].size(), 1u);
+  ExpectNumbers(report["prompts"][0], {"tokens", "tokens_per_s", "gflops", "full_seconds",
+                                       "sparse_seconds", "select_seconds", "density", "speedup"});
+  ASSERT_EQ(report["decode"].size(), 1u);
+  for (const char* mode : {"full", "sparse"}) {
+    ExpectNumbers(report["decode"][0][mode],
+                  {"tokens_per_s", "attention_share", "head_density", "union_density"});
+  }
+  EXPECT_EQ(report["decode"][0]["full"]["union_density"], 1.0);
+  EXPECT_LT(report["decode"][0]["sparse"]["union_density"], 1.0);
+}
+
+TEST(EtaBench, TokenizerPrintsATable) {
+  const BenchRun result = RunBench("tokenizer --tokenizer=" ETA_SOURCE_DIR
+                                   "/models/eta-27m/tokenizer.model --text=" ETA_SOURCE_DIR
+                                   "/deploy/samples/needle.txt --rounds=2");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_NE(result.output.find("known"), std::string::npos);
+}
+
 TEST(EtaBench, PrintsATable) {
   const BenchRun result = RunBench(
       "prefill --backend=cpu --heads=2 --kv_heads=1 --head_dim=16 --tokens=64 --samples=1");

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "grpcpp/support/status.h"
-#include "tests/bench/eta_bench/load.h"
+#include "tests/bench/eta_bench/service/load.h"
 #include "tests/bench/side_process.h"
 
 namespace eta::bench {

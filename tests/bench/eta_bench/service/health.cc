@@ -20,7 +20,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
-#include "tests/bench/eta_bench/load.h"
+#include "tests/bench/eta_bench/service/load.h"
 
 namespace eta::bench {
 namespace {

@@ -69,7 +69,4 @@ class LoadGenerator {
   std::atomic<uint64_t> next_seed_;
 };
 
-// The quantile `share` of `values`, by rank; 0 without values.
-double Quantile(std::vector<double> values, double share);
-
 }  // namespace eta::bench

@@ -1,28 +1,29 @@
-// Times gated attention of training on a GPU, forward and backward, against the same kernels
-// without a gate, after it has compared a small case with the reference. FLOP are those of causal
-// attention: 2 T^2 d per head forward, 2.5 times as many backward, whatever the kernels compute
-// again.
+// eta-bench train-attention: gated attention of training on a GPU, forward and backward, against
+// the same kernels without a gate, after a small case was compared with the reference. FLOP are
+// those of causal attention: 2 T^2 d per head forward, 2.5 times as many backward, whatever the
+// kernels compute again.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/testing/training/gated_attention_case.h"
 #include "training/cuda/cuda_backend.h"
 #include "training/reference/reference_backend.h"
 
-namespace eta::testing {
+namespace eta::bench {
 namespace {
 
+using testing::HostTensor;
+using testing::Normal;
+using testing::Random;
 using training::GateKind;
 using training::Tensor;
 using training::TrainingBackend;
@@ -85,14 +86,11 @@ class Inputs {
 template <typename Call>
 double Seconds(TrainingBackend& backend, int repeats, const Call& call) {
   for (int i = 0; i < 2; ++i) call();
-  if (absl::Status status = backend.Finish(); !status.ok()) {
-    std::printf("%s\n", std::string(status.message()).c_str());
-    std::exit(1);
-  }
-  const auto begin = std::chrono::steady_clock::now();
+  RequireOk(backend.Finish());
+  const Stopwatch watch;
   for (int i = 0; i < repeats; ++i) call();
-  (void)backend.Finish();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / repeats;
+  RequireOk(backend.Finish());
+  return watch.seconds() / repeats;
 }
 
 struct Times {
@@ -147,8 +145,9 @@ Times Measure(TrainingBackend& backend, const Options& options, int32_t length, 
   return times;
 }
 
-bool Check(TrainingBackend& backend, const Options& options) {
-  GatedAttentionCase test;
+// The largest relative difference from the reference. Fails if it is too large.
+double Check(TrainingBackend& backend, const Options& options) {
+  testing::GatedAttentionCase test;
   test.shape = {.sequences = 1,
                 .length = 333,
                 .num_query_heads = 2,
@@ -157,66 +156,86 @@ bool Check(TrainingBackend& backend, const Options& options) {
                 .scale = 1.0f / std::sqrt(static_cast<float>(options.head_dim))};
   test.gate = {.kind = GateKind::kSilu, .beta = static_cast<float>(options.beta)};
   Random random(3);
-  FillAttentionCase(random, test);
+  testing::FillAttentionCase(random, test);
   const auto reference = training::reference::MakeBackend(DType::kFloat64);
-  const NamedDifference largest =
-      LargestDifference(RunAttention(backend, test), RunAttention(*reference, test));
-  std::printf("check: largest relative difference %.2e (%s)\n", largest.difference,
-              largest.name.c_str());
-  return largest.difference <= 1e-2;
+  const testing::NamedDifference largest = testing::LargestDifference(
+      testing::RunAttention(backend, test), testing::RunAttention(*reference, test));
+  if (!(largest.difference <= 1e-2)) {
+    Fail(absl::StrCat(largest.name, " differs from the reference's by ", largest.difference));
+  }
+  return largest.difference;
 }
 
-int Run(const Options& options) {
-  auto backends = training::cuda::MakeBackends(1);
-  if (!backends.ok()) {
-    std::printf("%s\n", std::string(backends.status().message()).c_str());
-    return 1;
-  }
-  TrainingBackend& backend = *backends->front();
-  std::printf("%s\n", backend.description().c_str());
-  if (!Check(backend, options)) return 1;
-  std::printf("B*HQ %d, HKV %d of %d, d %d; ms and TFLOP/s (share of %.0f)\n", options.heads,
-              options.kv_heads, options.query_heads, options.head_dim, options.limit);
-  std::printf("%7s %-12s %18s %18s %18s %8s\n", "T", "gate", "forward", "backward", "both",
-              "ratio");
+Json Run(const Options& options) {
+  const auto backends = Require(training::cuda::MakeBackends(1));
+  TrainingBackend& backend = *backends.front();
+  Json report = {{"bench", "train-attention"},
+                 {"description", backend.description()},
+                 {"heads", options.heads},
+                 {"query_heads", options.query_heads},
+                 {"kv_heads", options.kv_heads},
+                 {"head_dim", options.head_dim},
+                 {"largest_difference", Check(backend, options)},
+                 {"rows", Json::array()}};
   for (const int32_t length : options.lengths) {
     double plain = 0.0;
-    const std::pair<const char*, bool> kinds[] = {
-        {"none", false}, {"silu", false}, {"silu+blocks", true}};
-    for (const auto& [name, blocks] : kinds) {
-      const GateKind kind = std::string(name) == "none" ? GateKind::kNone : GateKind::kSilu;
-      const Times times = Measure(backend, options, length, kind, blocks);
+    for (const char* gate : {"none", "silu", "silu+blocks"}) {
+      const GateKind kind = gate == std::string_view("none") ? GateKind::kNone : GateKind::kSilu;
+      const Times times =
+          Measure(backend, options, length, kind, gate == std::string_view("silu+blocks"));
       const double flop = 2.0 * length * length * options.head_dim * options.heads;
       const double both = times.forward + times.backward;
       if (kind == GateKind::kNone) plain = both;
-      const auto cell = [&](double seconds, double share) {
-        std::printf(" %8.3f %4.0f %4.2f", seconds * 1e3, flop * share / seconds * 1e-12,
-                    flop * share / seconds * 1e-12 / options.limit);
-      };
-      std::printf("%7d %-12s", length, name);
-      cell(times.forward, 1.0);
-      cell(times.backward, 2.5);
-      cell(both, 3.5);
-      std::printf(" %8.2f\n", both / plain);
+      report["rows"].push_back({{"length", length},
+                                {"gate", gate},
+                                {"forward_milliseconds", times.forward * 1e3},
+                                {"forward_tflops", flop / times.forward * 1e-12},
+                                {"backward_milliseconds", times.backward * 1e3},
+                                {"backward_tflops", 2.5 * flop / times.backward * 1e-12},
+                                {"milliseconds", both * 1e3},
+                                {"tflops", 3.5 * flop / both * 1e-12},
+                                {"share_of_limit", 3.5 * flop / both * 1e-12 / options.limit},
+                                {"ratio", both / plain}});
     }
   }
-  return 0;
+  return report;
+}
+
+void Print(const Json& report) {
+  std::printf("%s; largest relative difference from the reference %.2e\n\n",
+              report["description"].get<std::string>().c_str(),
+              report["largest_difference"].get<double>());
+  PrintTable(report["rows"], {{"T", "length"},
+                              {"gate", "gate"},
+                              {"forward ms", "forward_milliseconds", 3},
+                              {"TFLOP/s", "forward_tflops"},
+                              {"backward ms", "backward_milliseconds", 3},
+                              {"TFLOP/s", "backward_tflops"},
+                              {"both ms", "milliseconds", 3},
+                              {"TFLOP/s", "tflops"},
+                              {"% of limit", "share_of_limit", 0, 100.0},
+                              {"x no gate", "ratio", 2}});
 }
 
 }  // namespace
-}  // namespace eta::testing
 
-int main(int argc, char** argv) {
-  eta::testing::Options options;
-  CLI::App app("Times gated attention of training on a GPU.");
-  app.add_option("--lengths", options.lengths, "Tokens of a sequence")->delimiter(',');
-  app.add_option("--heads", options.heads, "Sequences times query heads");
-  app.add_option("--query_heads", options.query_heads, "Query heads of a sequence");
-  app.add_option("--kv_heads", options.kv_heads, "KV heads of a sequence");
-  app.add_option("--head_dim", options.head_dim, "64 or 128");
-  app.add_option("--beta", options.beta, "Sharpness of the gate");
-  app.add_option("--limit", options.limit, "TFLOP/s of the card, bfloat16 without sparsity");
-  app.add_option("--repeats", options.repeats, "Measured calls");
-  CLI11_PARSE(app, argc, argv);
-  return eta::testing::Run(options);
+void AddTrainAttentionCommand(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("train-attention", "Gated attention of training on a GPU");
+  command->add_option("--lengths", options->lengths, "Tokens of a sequence")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--heads", options->heads, "Sequences times query heads")
+      ->capture_default_str();
+  command->add_option("--query_heads", options->query_heads, "Of a sequence")
+      ->capture_default_str();
+  command->add_option("--kv_heads", options->kv_heads, "Of a sequence")->capture_default_str();
+  command->add_option("--head_dim", options->head_dim, "64 or 128")->capture_default_str();
+  command->add_option("--beta", options->beta, "Sharpness of the gate")->capture_default_str();
+  command->add_option("--limit", options->limit, "TFLOP/s of the card, bfloat16, not sparse")
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "Measured calls")->capture_default_str();
+  command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
 }
+
+}  // namespace eta::bench

@@ -1,4 +1,4 @@
-#include "tests/bench/eta_bench/load.h"
+#include "tests/bench/eta_bench/service/load.h"
 
 #include <algorithm>
 #include <cmath>
@@ -212,13 +212,6 @@ void AddLoadOptions(CLI::App& command, LoadOptions& options) {
   command.add_option("--tenant_header", options.tenant_header,
                      "Metadata key that names the tenant, as the server's --tenant_header");
   command.add_option("--seed", options.seed)->capture_default_str();
-}
-
-double Quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0.0;
-  std::sort(values.begin(), values.end());
-  const auto rank = std::ceil(share * static_cast<double>(values.size()));
-  return values[static_cast<size_t>(std::max(1.0, rank)) - 1];
 }
 
 }  // namespace eta::bench
