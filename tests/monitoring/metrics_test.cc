@@ -1,5 +1,7 @@
 // Real traffic through the built server: its metrics, its statistics and what a Prometheus stored
 // of them, against what the clients counted.
+#include <google/protobuf/util/time_util.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +16,7 @@
 namespace eta::testing {
 namespace {
 
+using google::protobuf::util::TimeUtil;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Ge;
@@ -43,6 +46,25 @@ const std::vector<AttentionMetric>& AttentionMetrics() {
       {"attention_kv_bytes_dense_total", &AttentionCounts::kv_bytes_dense},
       {"attention_index_bytes_read_total", &AttentionCounts::index_bytes_read, false}};
   return *metrics;
+}
+
+AttentionCounts CountsOf(const v1::AttentionStats& stats) {
+  v1::Finished finished;
+  *finished.mutable_attention() = stats;
+  AttentionCounts counts;
+  counts.Add(finished);
+  return counts;
+}
+
+void ExpectSame(const v1::AttentionStats& stats, const AttentionCounts& sums,
+                const MetricLabels& labels) {
+  const AttentionCounts counts = CountsOf(stats);
+  for (const AttentionMetric& metric : AttentionMetrics()) {
+    EXPECT_EQ(counts.*metric.value, sums.*metric.value)
+        << metric.name << ::testing::PrintToString(labels);
+  }
+  EXPECT_NEAR(counts.head_density, sums.head_density, 1e-6) << ::testing::PrintToString(labels);
+  EXPECT_NEAR(counts.union_density, sums.union_density, 1e-6) << ::testing::PrintToString(labels);
 }
 
 TEST_F(MonitoringTest, CallsAreWhatTheClientsCounted) {
@@ -159,6 +181,10 @@ TEST_F(MonitoringTest, AttentionIsTheSumOfTheAnswers) {
   const MetricLabels full = {{"mode", "full"}};
   EXPECT_EQ(page().Sum("eta_attention_keys_read_total", full),
             page().Sum("eta_attention_keys_cached_total", full));
+  EXPECT_EQ(page().Sum("eta_attention_keys_attended_total", full),
+            page().Sum("eta_attention_keys_eligible_total", full));
+  EXPECT_EQ(page().Sum("eta_attention_kv_bytes_read_total", full),
+            page().Sum("eta_attention_kv_bytes_dense_total", full));
   for (const char* mode : {"dynamic", "profile"}) {
     EXPECT_THAT(page().Sum("eta_attention_keys_read_total", {{"mode", mode}}),
                 Lt(page().Sum("eta_attention_keys_cached_total", {{"mode", mode}})))
@@ -331,6 +357,18 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
   EXPECT_EQ(stats.load().preemptions(), page().Sum("eta_preemptions_total"));
   EXPECT_EQ(stats.load().steps(), page().Sum("eta_step_duration_seconds_count"));
   EXPECT_EQ(stats.profiles_loaded(), page().Sum("eta_profiles_loaded"));
+  const std::map<v1::LatencyKind, std::string> histograms = {
+      {v1::LATENCY_KIND_FIRST_TOKEN, "eta_time_to_first_token_seconds_count"},
+      {v1::LATENCY_KIND_INTER_TOKEN, "eta_inter_token_latency_seconds_count"},
+      {v1::LATENCY_KIND_QUEUE, "eta_request_queue_duration_seconds_count"},
+      {v1::LATENCY_KIND_REQUEST, "eta_request_duration_seconds_count"}};
+  for (const v1::LatencyStats& latency : stats.latencies()) {
+    if (latency.window() != v1::LATENCY_WINDOW_TEN_MINUTES) continue;
+    const std::string& histogram = histograms.at(latency.kind());
+    EXPECT_EQ(latency.count(), page().Sum(histogram)) << histogram;
+    EXPECT_LE(TimeUtil::DurationToNanoseconds(latency.p50()),
+              TimeUtil::DurationToNanoseconds(latency.p99()));
+  }
 
   const auto accounts = page().Find("eta_attention_decode_rows_total");
   EXPECT_EQ(stats.attention_size(), std::count_if(accounts.begin(), accounts.end(),
@@ -339,10 +377,7 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
     const MetricLabels labels = LabelsOf(series);
     EXPECT_THAT(page().Find("eta_attention_decode_rows_total", labels), SizeIs(1))
         << ::testing::PrintToString(labels);
-    AttentionCounts sums;
-    v1::Finished totals;
-    *totals.mutable_attention() = series.totals();
-    sums.Add(totals);
+    const AttentionCounts sums = CountsOf(series.totals());
     for (const AttentionMetric& metric : AttentionMetrics()) {
       EXPECT_EQ(page().Sum("eta_" + metric.name, labels), sums.*metric.value)
           << metric.name << ::testing::PrintToString(labels);
@@ -394,19 +429,58 @@ TEST_F(MonitoringTest, DriftIsEachVersionsOwnAndSaysThatContextsAreLonger) {
 }
 
 TEST_F(MonitoringTest, LayersOfStatsAddUpToTheAnswers) {
+  const auto& kv = stats().server().kv();
   for (const v1::AttentionSeries& series : stats().attention()) {
+    const bool known = series.mode() == v1::ATTENTION_MODE_PROFILE && series.has_version();
+    EXPECT_EQ(series.has_calibrated_head_density(), known) << series.profile();
+    EXPECT_EQ(series.has_union_density_drift(), known) << series.profile();
+    EXPECT_EQ(series.recent().decode_steps(), series.totals().decode_steps()) << "all is recent";
+    EXPECT_NEAR(series.recent().union_density(), series.totals().union_density(), 1e-9);
+    ASSERT_THAT(series.layers(), SizeIs(kv.layers())) << series.profile();
     const auto counted = system().counts.attention.find(LabelsOf(series));
     if (counted == system().counts.attention.end()) continue;  // of the cancelled streams
-    int64_t attended = 0, read = 0, eligible = 0;
+    ExpectSame(series.totals(), counted->second, counted->first);
+    int64_t attended = 0, read = 0, eligible = 0, cached = 0;
     for (const v1::LayerAttention& layer : series.layers()) {
-      for (const int64_t keys : layer.keys_attended()) attended += keys;
+      ASSERT_THAT(layer.keys_attended(), SizeIs(kv.query_heads())) << series.profile();
+      ASSERT_THAT(layer.keys_read(), SizeIs(kv.kv_heads())) << series.profile();
+      for (const int64_t keys : layer.keys_attended()) {
+        EXPECT_LE(keys, layer.keys_eligible()) << series.profile();
+        attended += keys;
+      }
       for (const int64_t keys : layer.keys_read()) read += keys;
       eligible += layer.keys_eligible() * layer.keys_attended_size();
+      cached += layer.keys_eligible() * layer.keys_read_size();
     }
+    EXPECT_EQ(cached, counted->second.keys_cached) << series.profile();
     EXPECT_EQ(attended, counted->second.keys_attended) << series.profile();
     EXPECT_EQ(read, counted->second.keys_read) << series.profile();
     EXPECT_EQ(eligible, counted->second.keys_eligible) << series.profile();
   }
+}
+
+TEST_F(MonitoringTest, StatsOfATenantAreItsOwn) {
+  const v1::Stats& own = stats_of_bob();
+  ASSERT_THAT(own.tenants(), SizeIs(1));
+  const MetricLabels bob = {{"tenant", "bob"}};
+  const AttentionCounts& sums = system().counts.tenants.at(bob);
+  EXPECT_EQ(own.tenants(0).tenant(), "bob");
+  EXPECT_EQ(own.tenants(0).output_tokens(), sums.output_tokens);
+  EXPECT_EQ(own.tenants(0).prompt_tokens(), page().Sum("eta_prompt_tokens_total", bob));
+  ExpectSame(own.tenants(0).attention(), sums, bob);
+  for (const v1::CallCount& calls : own.tenants(0).calls()) {
+    MetricLabels labels = {{"method", calls.method()}, {"code", calls.code()}};
+    labels.merge(MetricLabels(bob));
+    EXPECT_EQ(page().Sum("eta_requests_total", labels), calls.calls());
+  }
+  EXPECT_THAT(own.attention(), SizeIs(2)) << "its profile and dynamic";
+  for (const v1::AttentionSeries& series : own.attention()) {
+    const MetricLabels labels = LabelsOf(series);
+    ExpectSame(series.totals(), system().counts.attention.at(labels), labels);
+  }
+  EXPECT_THAT(own.profiles(), SizeIs(1));
+  EXPECT_THAT(own.latencies(), IsEmpty());
+  EXPECT_FALSE(own.has_load());
 }
 
 TEST_F(MonitoringTest, PrometheusStoredThePage) {

@@ -110,14 +110,11 @@ TEST_F(StatsTest, OneSnapshotSaysWhatEngineAndCountersSay) {
   const v1::Stats stats = Get();
   EXPECT_EQ(stats.server().state(), v1::SERVER_STATE_SERVING);
   EXPECT_EQ(stats.server().model(), "puppet");
-  EXPECT_FALSE(stats.server().version().empty());
-  EXPECT_EQ(stats.server().kv().query_heads(), 4);
   EXPECT_EQ(stats.load().running(), 3);
   EXPECT_EQ(stats.load().output_tokens(), 1234);
   ASSERT_THAT(stats.load().devices(), SizeIs(1));
   EXPECT_EQ(stats.load().devices(0).blocks_used(), 7);
   EXPECT_GE(stats.uptime().seconds(), 60);
-  EXPECT_THAT(stats.latencies(), SizeIs(8));
   EXPECT_FALSE(LastQuery().layers);
   EXPECT_EQ(LastQuery().tenant, "");
 }

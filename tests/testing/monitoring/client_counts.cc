@@ -30,6 +30,8 @@ void AttentionCounts::Add(const v1::Finished& finished) {
   kv_bytes_read += stats.kv_bytes_read();
   kv_bytes_dense += stats.kv_bytes_dense();
   index_bytes_read += stats.index_bytes_read();
+  head_density += stats.head_density() * static_cast<double>(stats.decode_steps());
+  union_density += stats.union_density() * static_cast<double>(stats.decode_steps());
 }
 
 void ClientCounts::CountCall(const MetricLabels& labels) {

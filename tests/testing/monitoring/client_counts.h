@@ -29,6 +29,8 @@ struct AttentionCounts {
   int64_t kv_bytes_read = 0;
   int64_t kv_bytes_dense = 0;
   int64_t index_bytes_read = 0;
+  double head_density = 0.0;   // summed over decode rows
+  double union_density = 0.0;  // likewise
 
   void Add(const v1::Finished& finished);
 };

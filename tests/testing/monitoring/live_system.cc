@@ -117,15 +117,15 @@ std::string LiveSystem::ReadPage() const {
   return answer.body;
 }
 
-v1::Stats LiveSystem::AskStats(bool layers) {
+v1::Stats LiveSystem::AskStats(bool layers, const std::string& tenant) {
   grpc::ClientContext context;
-  context.AddMetadata(kTenantHeader, "operator");
+  context.AddMetadata(kTenantHeader, tenant);
   v1::StatsRequest request;
   request.set_layers(layers);
   v1::Stats stats;
   const grpc::Status status = stats_->Stats(&context, request, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  counts.CountCall(Ended("Stats", "OK", "other"));
+  counts.CountCall(Ended("Stats", "OK", TenantLabel(tenant)));
   return stats;
 }
 

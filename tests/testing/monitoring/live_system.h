@@ -38,7 +38,7 @@ class LiveSystem {
 
   std::string ReadPage() const;
   MetricSamples Scrape() const { return MetricSamples(ReadPage()); }
-  v1::Stats AskStats(bool layers = false);
+  v1::Stats AskStats(bool layers = false, const std::string& tenant = "operator");
   const PrometheusServer& prometheus() const { return *prometheus_; }
 
   ClientCounts counts;

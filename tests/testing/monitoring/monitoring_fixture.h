@@ -18,6 +18,7 @@ class MonitoringTest : public ::testing::Test {
   struct Played {
     LiveSystem system;
     v1::Stats stats;
+    v1::Stats stats_of_bob;
     std::string page_text;
     MetricSamples page;
   };
@@ -33,6 +34,7 @@ class MonitoringTest : public ::testing::Test {
     if (HasFatalFailure()) return;
     ASSERT_TRUE(played->system.prometheus().AwaitScrapes(1));
     played->system.PlayRound();
+    played->stats_of_bob = played->system.AskStats(/*layers=*/false, "bob");
     played->stats = played->system.AskStats(/*layers=*/true);
     played->page_text = played->system.ReadPage();
     played->page = MetricSamples(played->page_text);
@@ -43,6 +45,7 @@ class MonitoringTest : public ::testing::Test {
 
   static LiveSystem& system() { return played_->system; }
   static const v1::Stats& stats() { return played_->stats; }
+  static const v1::Stats& stats_of_bob() { return played_->stats_of_bob; }
   static const MetricSamples& page() { return played_->page; }
   static const std::string& page_text() { return played_->page_text; }
 
