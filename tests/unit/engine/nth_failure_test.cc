@@ -12,6 +12,7 @@
 #include "calibration/profiles/profile_store.h"
 #include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
+#include "engine/chat/chat_template.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
@@ -24,6 +25,19 @@
 
 namespace eta::testing {
 namespace {
+
+// A bit of everything that holds memory.
+constexpr char kTemplate[] =
+    "{% set ns = namespace(seen=[], self=none) %}{% set ns.self = [ns] %}"
+    "{% macro turn(m, end='<|end|>') %}<|{{ m.role }}|>{{ m.content|trim }}{{ end }}{{ caller() }}"
+    "{% endmacro %}"
+    "{% for m in messages if m.content is string %}"
+    "{% call turn(m) %}{{ loop.index }}{% endcall %}"
+    "{% set ns.seen = ns.seen + [m.content.split(' ')|first|upper] %}"
+    "{% set x %}{{ ns.seen|sort|join(', ') }}{% endset %}{{ x|length }}"
+    "{% endfor %}"
+    "{{ tools|map(attribute='name')|list }}{{ tools|tojson(indent=2) }}"
+    "{{ '%s %d'|format('a', 1) }}{{ '{}'.format(tools) }}{{ {'a': 1}.items()|list }}";
 
 class NthFailure : public ::testing::Test {
  protected:
@@ -46,45 +60,52 @@ TEST_F(NthFailure, AllocationWhileAGgufFileIsOpenedAndRead) {
     if (byte_level) UseByteLevelVocabulary(tiny.file);
     const std::string path = folder.Write("tiny.gguf", tiny.file.Serialize());
     EXPECT_GT(FailEachAllocation([&] { return Checkpoint::Open(path).status(); }), 20);
-    const auto checkpoint = Checkpoint::Open(path);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto checkpoint = Checkpoint::Open(path).value();
     EXPECT_GT(FailEachAllocation([&] {
-                return checkpoint->Read("model.layers.0.self_attn.q_proj.weight").status();
+                return checkpoint.Read("model.layers.0.self_attn.q_proj.weight").status();
               }),
               2);
   }
 }
 
 TEST_F(NthFailure, AllocationWhileATokenizerIsLoadedAndUsed) {
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto config = ParseModelConfig(checkpoint->config_json());
-  ASSERT_TRUE(config.ok()) << config.status();
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
   FailEachAllocation(
-      [&] { return Tokenizer::Load(checkpoint->tokenizer_files(), *config).status(); });
-  const auto tokenizer = Tokenizer::Load(checkpoint->tokenizer_files(), *config);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+      [&] { return Tokenizer::Load(checkpoint.tokenizer_files(), config).status(); });
+  const auto tokenizer = Tokenizer::Load(checkpoint.tokenizer_files(), config).value();
   EXPECT_GT(FailEachAllocation([&] {
-              return (*tokenizer)->Encode("The quick brown fox \xe2\x82\xac", true).status();
+              return tokenizer->Encode("The quick brown fox \xe2\x82\xac", true).status();
             }),
             3);
+}
+
+TEST_F(NthFailure, AllocationWhileATemplateIsReadAndAChatRendered) {
+  EXPECT_GT(FailEachAllocation([] {
+              return ChatTemplate::Parse(kTemplate, {"<s>", "</s>"}).status();
+            }),
+            20);
+  const auto made = ChatTemplate::Parse(kTemplate, {.bos = "<s>", .eos = "</s>"}).value();
+  const Chat chat{.messages = {{.role = "user", .content = "Good day to you, all of you here"},
+                               {.role = "assistant", .content = "And to you"}},
+                  .variables_json = R"({"tools": [{"name": "f", "list": [1, 2.5, null, "é"]}]})"};
+  EXPECT_GT(FailEachAllocation([&] { return made->Render(chat).status(); }), 20);
+  ASSERT_TRUE(made->Render(chat).ok());
 }
 
 TEST_F(NthFailure, AllocationWhileAProfileBecomesJsonAndComesBack) {
   const PortableProfile profile{
       .name = "legal", .version = 1, .create_time_us = 1, .content = MakeContent(1)};
   EXPECT_GT(FailEachAllocation([&] { return ProfileToJson(profile).status(); }), 20);
-  const auto json = ProfileToJson(profile);
-  ASSERT_TRUE(json.ok()) << json.status();
-  EXPECT_GT(FailEachAllocation([&] { return ProfileFromJson(*json).status(); }), 20);
+  const std::string json = ProfileToJson(profile).value();
+  EXPECT_GT(FailEachAllocation([&] { return ProfileFromJson(json).status(); }), 20);
 }
 
 // What was acknowledged is there, whole; what was not is not half there; the store goes on.
 TEST_F(NthFailure, AllocationInTheStore) {
   const TempFolder folder(FastParent());
-  const auto opened = OpenProfileStore(folder.path() + "/profiles.db", {});
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  ProfileStore& store = **opened;
+  const auto opened = OpenProfileStore(folder.path() + "/profiles.db", {}).value();
+  ProfileStore& store = *opened;
   int64_t newest = 0;
   uint32_t seed = 0;
   FailEachAllocation([&] {
@@ -92,10 +113,8 @@ TEST_F(NthFailure, AllocationInTheStore) {
     if (stored.ok()) newest = (*stored)->version;
     return stored.status();
   });
-  const auto kept = store.Get(kAcme, "legal", Newest());
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  EXPECT_GE((*kept)->version, newest);
-  const int64_t there = (*kept)->version;
+  const int64_t there = store.Get(kAcme, "legal", Newest()).value()->version;
+  EXPECT_GE(there, newest);
   for (int64_t version = 1; version <= there; ++version) {
     EXPECT_TRUE(store.Get(kAcme, "legal", version).ok()) << "no version is missing or damaged";
   }
@@ -119,8 +138,7 @@ TEST_F(NthFailure, AllocationWhileAStoreIsOpened) {
   // A file that was begun and not finished is finished by the next who opens it.
   for (int i = 1; i < attempt; ++i) {
     const auto store = OpenProfileStore(folder.path() + "/" + std::to_string(i) + ".db", {});
-    ASSERT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+    EXPECT_TRUE(store.value()->Put(kAcme, MakePut("legal", 1)).ok());
   }
 }
 

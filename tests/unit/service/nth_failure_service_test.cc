@@ -1,6 +1,8 @@
 // Every allocation of ours fails once, in turn, while the server's identity, limits and TLS files
 // are loaded, and while they are read again: no crash, no descriptor left open, and in effect is
-// what the files said before, or what they say now, whole. (OpenSSL's own allocations succeed.)
+// what the files said before, or what they say now, whole. (OpenSSL's own allocations succeed.) The
+// same while a call says who sends it and while its request is taken in: the caller is told that
+// memory is short, and never taken for another or for nobody.
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -13,11 +15,15 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "service/calibrate/convert_calibrate.h"
+#include "service/generate/convert.h"
 #include "service/identity/api_key.h"
 #include "service/identity/identity.h"
 #include "service/identity/tls_files.h"
 #include "service/limits/tenant_limits.h"
+#include "service/process/descriptors.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/engine_run.h"
 #include "tests/testing/faults/failing_memory.h"
 #include "tests/testing/identity/access_files.h"
 #include "tests/testing/identity/certificates.h"
@@ -92,7 +98,7 @@ class NthFailureFiles : public ::testing::Test {
 
 TEST_F(NthFailureFiles, Identity) {
   const std::string keys[] = {*MakeApiKey("first"), *MakeApiKey("second")};
-  const json jwk = SigningKey(TokenAlgorithm::kES256).Jwk();
+  const SigningKey signing(TokenAlgorithm::kES256);
   for (int version = 0; version < 2; ++version) {
     const json file = {
         {"api_keys",
@@ -104,11 +110,11 @@ TEST_F(NthFailureFiles, Identity) {
         {"jwt",
          {{{"issuer", "https://login.example.org"},
            {"audiences", {"eta"}},
-           {"keys", {{{"kid", "k1"}, {"algorithm", "ES256"}, {"jwk", jwk}}}},
+           {"keys", {{{"kid", "k1"}, {"algorithm", "ES256"}, {"jwk", signing.Jwk()}}}},
            {"tenant", "acme"},
            {"roles", {"generate"}}}}},
         {"peers",
-         {{{"spiffe_id", "spiffe://example.org/web"}, {"tenant", "web"}, {"roles", {"stats"}}}}}};
+         {{{"spiffe_id", "spiffe://example.org/web"}, {"tenant", "acme"}, {"roles", {"stats"}}}}}};
     Write(version, "identity.json", file.dump());
   }
   const auto open = [this] {
@@ -126,6 +132,28 @@ TEST_F(NthFailureFiles, Identity) {
                 [&] { return known(keys[0]) == known(keys[1]) ? -1
                              : known(keys[1])                 ? 1
                                                               : 0; });
+
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  const std::string bearer_key = "Bearer " + keys[known(keys[1]) ? 1 : 0];
+  const std::string bearer_token = "Bearer " + MakeToken(signing, std::string("k1"),
+                                                         {{"iss", "https://login.example.org"},
+                                                          {"aud", "eta"},
+                                                          {"sub", "somebody"},
+                                                          {"iat", now},
+                                                          {"exp", now + 600}});
+  for (const Shown& shown :
+       {Shown{.authorization = {bearer_key}}, Shown{.authorization = {bearer_token}},
+        Shown{.certified = true, .spiffe_id = "spiffe://example.org/web"}}) {
+    EXPECT_GT(FailEachAllocation([&] {
+                const auto caller = (*identity)->Of(shown);
+                if (!caller.ok()) return caller.status();
+                EXPECT_EQ(caller->tenant.id(), "acme");
+                return absl::OkStatus();
+              }),
+              0);
+  }
 }
 
 TEST_F(NthFailureFiles, Limits) {
@@ -189,6 +217,65 @@ TEST_F(NthFailureFiles, Tls) {
         }
         return -1;
       });
+}
+
+class NthFailureRequests : public ::testing::Test {
+ protected:
+  void SetUp() override { BuildDescriptors(); }  // as the server does when it starts
+  const TinyModel model_{{.num_layers = 1, .chat_template = kTinyChatTemplate}};
+  const std::unique_ptr<Engine> engine_ = Start(OptionsFor(model_));
+};
+
+TEST_F(NthFailureRequests, AllocationWhileACalibrationIsConverted) {
+  v1::CalibrateRequest request;
+  request.set_name("legal");
+  request.mutable_target()->mutable_match_dynamic();
+  for (int i = 0; i < 4; ++i) {
+    (*request.mutable_labels())[absl::StrCat("a-label-that-is-no-short-text-", i)] = "its value";
+    request.add_samples()->set_text(absl::StrCat("The quick brown fox and ", i, " others"));
+    request.add_samples()->mutable_token_ids()->mutable_ids()->Resize(40, 11);
+  }
+  // Labels, then a request id, for whose digest the message is copied: not both, since the
+  // library's maps do not survive a failed allocation in their copy.
+  for (const bool with_id : {false, true}) {
+    if (with_id) {
+      request.clear_labels();
+      request.set_request_id("once");
+    }
+    EXPECT_GT(FailEachAllocation([&] {
+                return ToCalibration(request, engine_->info(), engine_->limits(),
+                                     /*max_tokens=*/1000)
+                    .status();
+              }),
+              20);
+  }
+  EXPECT_GT(FailEachAllocation([&] {
+              const auto samples = TokenizeSamples(request, *engine_, /*max_tokens=*/1000, {});
+              EXPECT_EQ(samples.ok() ? samples->size() : 8, 8u);
+              return samples.status();
+            }),
+            8);
+}
+
+TEST_F(NthFailureRequests, AllocationWhileAPromptIsMadeOfAChat) {
+  v1::GenerateRequest message;
+  message.set_request_id("a-name-that-is-no-short-text");
+  for (int i = 0; i < 4; ++i) {
+    v1::ChatMessage& said = *message.mutable_chat()->add_messages();
+    said.set_role(i % 2 == 0 ? v1::CHAT_ROLE_USER : v1::CHAT_ROLE_ASSISTANT);
+    said.set_text(absl::StrCat("The quick brown fox and ", i, " others"));
+  }
+  message.mutable_chat()->set_variables(R"({"style": "a text that is not short", "tools": [{}]})");
+  EXPECT_GT(FailEachAllocation([&] {
+              auto request = ToRequest(message);
+              if (!request.ok()) return request.status();
+              const auto tokens = engine_->Check(*request);
+              if (!tokens.ok()) return tokens.status();
+              const auto prepared = engine_->Prepare(*std::move(request));
+              EXPECT_EQ(prepared.ok() ? prepared->prompt.front() : 1, 1);
+              return prepared.status();
+            }),
+            30);
 }
 
 }  // namespace
