@@ -353,14 +353,14 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   ExpectBadField([](R& r) { r.mutable_samples(0)->set_document(std::string(256, 'x')); },
                  "samples[0].document");
   ExpectBadField([](R& r) { r.mutable_target()->clear_target(); }, "target");
-  for (const double value : {0.0, -0.1, 1.01, nan}) {
+  for (const double value : {0.0, -0.1, 1.01, nan, infinity}) {
     ExpectBadField([&](R& r) { r.mutable_target()->set_head_density(value); },
                    "target.head_density");
     ExpectBadField([&](R& r) { r.mutable_target()->set_union_density(value); },
                    "target.union_density");
     ExpectBadField([&](R& r) { r.set_z_recall(value); }, "z_recall");
   }
-  for (const double value : {-1.0, 1001.0, nan}) {
+  for (const double value : {-1.0, 1001.0, nan, infinity}) {
     ExpectBadField([&](R& r) { r.mutable_target()->set_max_perplexity_increase(value); },
                    "target.max_perplexity_increase");
     ExpectBadField(
@@ -372,7 +372,7 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   for (const double value : {-101.0, 101.0, nan, infinity}) {
     ExpectBadField([&](R& r) { r.set_offset(static_cast<float>(value)); }, "offset");
   }
-  for (const double value : {-0.5, 16.5, nan}) {
+  for (const double value : {-0.5, 16.5, nan, infinity}) {
     ExpectBadField([&](R& r) { r.set_z(static_cast<float>(value)); }, "z");
   }
   ExpectBadField([](R& r) { r.set_floor(static_cast<v1::Floor>(9)); }, "floor");
@@ -382,7 +382,7 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   for (const int32_t blocks : {-1, 1025}) {
     ExpectBadField([&](R& r) { r.set_sink_blocks(blocks); }, "sink_blocks");
   }
-  for (const double value : {0.0, 1.5, std::nan("")}) {
+  for (const double value : {0.0, -1.0, 1.5, nan, infinity}) {
     ExpectBadField([&](R& r) { r.set_min_mass(static_cast<float>(value)); }, "min_mass");
     ExpectBadField([&](R& r) { r.set_min_retrieval(value); }, "min_retrieval");
     ExpectBadField([&](R& r) { r.mutable_target()->set_retained_mass(value); },
@@ -393,7 +393,8 @@ TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   }
   ExpectBadField([](R& r) { r.set_expected_version(-1); }, "expected_version");
   ExpectBadField([](R& r) { r.set_request_id(std::string(65, 'x')); }, "request_id");
-  for (const std::string id : {"a\nb", "a b"}) {
+  for (const std::string& id :
+       {std::string("a\nb"), std::string("a b"), std::string("\xd0\xb5"), std::string("a\0b", 3)}) {
     ExpectBadField([&](R& r) { r.set_request_id(id); }, "request_id");
   }
 
