@@ -57,14 +57,10 @@ class BadProfileTest : public ::testing::Test {
     return BadField(server_->status);
   }
 
-  template <typename Request, typename Response>
-  grpc::Status Call(grpc::Status (v1::ProfileService::Stub::*method)(grpc::ClientContext*,
-                                                                     const Request&, Response*),
-                    const Request& request) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    Response response;
-    return (server_->profiles.get()->*method)(&context, request, &response);
+  template <typename Method, typename Request>
+  grpc::Status Call(Method method, const Request& request) {
+    server_->Call(method, request);
+    return server_->status;
   }
 
   // The stored bytes of the newest version.

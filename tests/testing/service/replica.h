@@ -66,49 +66,46 @@ class Replica {
     finished = call.finished;
     return used;
   }
-  v1::Profile Import(const std::string& json) {
+  // Calls a method of profiles. Leaves its status in `status`.
+  template <typename Request, typename Response>
+  Response Call(grpc::Status (v1::ProfileService::Stub::*method)(grpc::ClientContext*,
+                                                                 const Request&, Response*),
+                const Request& request) {
     grpc::ClientContext context;
+    Response response;
+    status = (profiles.get()->*method)(&context, request, &response);
+    return response;
+  }
+  v1::Profile Import(const std::string& json) {
     v1::ImportProfileRequest request;
     request.set_json(json);
-    v1::Profile profile;
-    status = profiles->ImportProfile(&context, request, &profile);
-    return profile;
+    return Call(&v1::ProfileService::Stub::ImportProfile, request);
   }
   v1::Profile Get(const std::string& reference) {
-    grpc::ClientContext context;
     v1::GetProfileRequest request;
     request.set_profile(reference);
-    v1::Profile profile;
-    status = profiles->GetProfile(&context, request, &profile);
-    return profile;
+    return Call(&v1::ProfileService::Stub::GetProfile, request);
   }
   std::string Export(const std::string& reference) {
-    grpc::ClientContext context;
     v1::ExportProfileRequest request;
     request.set_profile(reference);
-    v1::ExportProfileResponse response;
-    status = profiles->ExportProfile(&context, request, &response);
-    return response.json();
+    return Call(&v1::ProfileService::Stub::ExportProfile, request).json();
   }
 
   // The versions of a profile, newest first; none for an unknown profile.
   std::vector<int64_t> Versions(const std::string& name) {
-    grpc::ClientContext context;
     v1::ListProfileVersionsRequest request;
     request.set_name(name);
     request.set_page_size(1000);
-    v1::ListProfileVersionsResponse response;
-    status = profiles->ListProfileVersions(&context, request, &response);
+    const auto list = Call(&v1::ProfileService::Stub::ListProfileVersions, request);
     std::vector<int64_t> versions;
-    for (const auto& summary : response.versions()) versions.push_back(summary.version());
+    for (const auto& summary : list.versions()) versions.push_back(summary.version());
     return versions;
   }
   void Delete(const std::string& name) {
-    grpc::ClientContext context;
     v1::DeleteProfileRequest request;
     request.set_name(name);
-    v1::DeleteProfileResponse response;
-    status = profiles->DeleteProfile(&context, request, &response);
+    Call(&v1::ProfileService::Stub::DeleteProfile, request);
   }
 
   std::unique_ptr<v1::EtaService::Stub> stub;
