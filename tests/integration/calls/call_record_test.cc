@@ -64,9 +64,7 @@ TEST_F(CallRecordTest, AnAnswerWithWhatItsClientWasTold) {
   request.set_request_id("mine");
   ClientCall client(*stub_);
   client.Start(request);
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Say("one");
   call->Say("two");
   EXPECT_THAT(records_.All(), SizeIs(0)) << "not before its end";
@@ -104,9 +102,7 @@ TEST_F(CallRecordTest, AProfileIsNamedByWhoeverMakesOrUsesIt) {
   request.mutable_attention()->set_profile("legal");
   ClientCall client(*stub_);
   client.Start(request);
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Finish();
   client.ReadText();
   EXPECT_TRUE(client.Finish().ok());
@@ -160,9 +156,7 @@ TEST_F(CallRecordTest, RefusalsAreRecordedAsFarAsTheyCame) {
 TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
   ClientCall failing(*stub_);
   failing.Start(Ask("hello"));
-  auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  auto call = engine_->TakeAndStart();
   call->Say("one");
   call->Fail(MakeError(absl::StatusCode::kInternal, "NaN", {.reason = "NONFINITE_LOGITS"}));
   failing.ReadText();
@@ -174,9 +168,7 @@ TEST_F(CallRecordTest, FailuresAndCancellationsCountWhatWasMade) {
 
   ClientCall leaving(*stub_);
   leaving.Start(Ask("hello"));
-  call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  call = engine_->TakeAndStart();
   leaving.context.TryCancel();
   EXPECT_TRUE(engine_->AwaitCancel(*call));
   call->Fail(absl::CancelledError("cancelled"));
@@ -222,9 +214,7 @@ TEST_F(CallRecordTest, ACancelBeforeTheDeadlineStaysOneHoweverLateTheCallEnds) {
     ClientCall leaving(*stub_);
     leaving.context.set_deadline(std::chrono::system_clock::now() + milliseconds(1500));
     leaving.Start(Ask("hello"));
-    const auto call = engine_->TakeCall();
-    ASSERT_NE(call, nullptr);
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     leaving.context.TryCancel();
     EXPECT_TRUE(engine_->AwaitCancel(*call));
     std::this_thread::sleep_for(milliseconds(2000));  // past the deadline
@@ -241,9 +231,7 @@ TEST_F(CallRecordTest, ACancelBeforeTheDeadlineStaysOneHoweverLateTheCallEnds) {
 TEST_F(CallRecordTest, WhatItsReaderHeldUpIsNoWaitForTheServer) {
   ClientCall late(*stub_);
   late.Start(Ask("hello"));
-  auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  auto call = engine_->TakeAndStart();
   SayUntilCongested(*call);
   call->Fail(DeadlinePassed(/*started=*/true));
   late.context.TryCancel();
@@ -253,9 +241,7 @@ TEST_F(CallRecordTest, WhatItsReaderHeldUpIsNoWaitForTheServer) {
 
   ClientCall reading(*stub_);
   reading.Start(Ask("hello"));
-  call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  call = engine_->TakeAndStart();
   call->Fail(DeadlinePassed(/*started=*/true));
   reading.ReadText();
   reading.Finish();
@@ -265,9 +251,7 @@ TEST_F(CallRecordTest, WhatItsReaderHeldUpIsNoWaitForTheServer) {
 TEST_F(CallRecordTest, AnAnswerThatNobodyTookIsNotOk) {
   ClientCall leaving(*stub_);
   leaving.Start(Ask("hello"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   leaving.context.TryCancel();
   EXPECT_TRUE(engine_->AwaitCancel(*call));
   call->Say("too late");
@@ -285,9 +269,7 @@ TEST_F(CallRecordTest, AClientThatDoesNotTakeTheRestOfItsAnswerIsASlowOne) {
   Serve({}, limits);
   ClientCall slow(*stub_);
   slow.Start(Ask("a lot, please"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   SayUntilCongested(*call);
   call->Finish();
   const CallRecord record = Only();
@@ -301,9 +283,7 @@ TEST_F(CallRecordTest, DrainedCallsAndThoseRefusedAfterwards) {
   Serve(options);
   ClientCall running(*stub_);
   running.Start(Ask("take your time"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Say("half a");
   server_->Drain();
   running.ReadText();
@@ -370,9 +350,7 @@ TEST_F(CallRecordTest, ATraceIsRecordedAndAnswered) {
   client.context.AddMetadata(kTraceParentKey, kTraceParent);
   client.context.AddMetadata(kTraceStateKey, "vendor=1");
   client.Start(Ask("hello"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Finish();
   client.ReadText();
   EXPECT_TRUE(client.Finish().ok());

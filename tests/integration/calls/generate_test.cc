@@ -66,9 +66,7 @@ TEST_F(GenerateTest, AnswersInOrderAndEndsWithOk) {
 TEST_F(GenerateTest, NamesARequestThatHasNoName) {
   ClientCall client(*stub_);
   client.Start(Ask("hello"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   EXPECT_EQ(client.Read().started().request_id(), call->request().id);
   EXPECT_THAT(call->request().id, ::testing::StartsWith("eta-"));
   call->Finish();
@@ -186,9 +184,7 @@ TEST_F(GenerateTest, ARefusedCallIsRetriedByTheClientLibrary) {
 TEST_F(GenerateTest, CancellingReachesTheEngine) {
   ClientCall client(*stub_);
   client.Start(Ask("hello"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   EXPECT_TRUE(client.Read().has_started());
   client.context.TryCancel();
   EXPECT_TRUE(engine_->AwaitCancel(*call));
@@ -242,9 +238,7 @@ TEST_F(GenerateTest, ACallWithoutDeadlineLeavesItToTheEngine) {
 TEST_F(GenerateTest, AFailureInTheMiddleCountsWhatWasSaid) {
   ClientCall client(*stub_);
   client.Start(Ask("hello"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Say("one");
   call->Say("two");
   call->Fail(MakeError(absl::StatusCode::kInternal, "the model produced NaN",
@@ -259,9 +253,7 @@ TEST_F(GenerateTest, AFailureInTheMiddleCountsWhatWasSaid) {
 TEST_F(GenerateTest, ASlowReaderIsCongestedUntilItReadsAndLosesNothing) {
   ClientCall slow(*stub_);
   slow.Start(Ask("a lot, please"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   std::string said;
   for (int i = 0; i < 8192 && !call->Congested(); ++i) {
     const std::string chunk = absl::StrCat(i, std::string(8 * 1024, 'x'));
@@ -284,9 +276,7 @@ TEST_F(GenerateTest, ASlowReaderIsCongestedUntilItReadsAndLosesNothing) {
 TEST_F(GenerateTest, NothingComesAfterTheEnd) {
   ClientCall slow(*stub_);
   slow.Start(Ask("a lot, please"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   ASSERT_TRUE(SaysUntilCongested(*call));
   call->Finish();
   call->Say("too late");
@@ -300,9 +290,7 @@ TEST_F(GenerateTest, AReaderThatNeverReadsIsLetGo) {
   Serve({}, limits);
   ClientCall deaf(*stub_);
   deaf.Start(Ask("a lot, please"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   ASSERT_TRUE(SaysUntilCongested(*call));
   call->Fail(MakeError(absl::StatusCode::kResourceExhausted, "the answer was read too slowly",
                        {.reason = "SLOW_CONSUMER"}));

@@ -66,9 +66,7 @@ class LimitsTest : public CalibrateTest {
   void ExpectServed(const std::string& tenant, int32_t max_tokens = 10) {
     const auto client = Call(tenant);
     client->Start(AskFor(max_tokens));
-    const auto call = engine_->TakeCall();
-    ASSERT_NE(call, nullptr);
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     call->Say("yes");
     call->Finish();
     EXPECT_EQ(client->ReadText(), "yes");
@@ -197,8 +195,7 @@ TEST_F(LimitsTest, WhatWasNotUsedComesBackHoweverACallEnds) {
   {  // a short answer: the prompt of 3, 2 tokens
     const auto client = Call("acme");
     client->Start(AskFor(500));
-    const auto call = engine_->TakeCall();
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     call->Say("a");
     call->Say("b");
     call->Finish();
@@ -230,8 +227,7 @@ TEST_F(LimitsTest, WhatWasNotUsedComesBackHoweverACallEnds) {
   {  // a client that leaves
     const auto client = Call("acme");
     client->Start(AskFor(500));
-    const auto call = engine_->TakeCall();
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     client->Read();
     client->context.TryCancel();
     EXPECT_TRUE(engine_->AwaitCancel(*call));

@@ -205,9 +205,7 @@ TEST_F(LifecycleTest, ReflectionIsOffUnlessAskedFor) {
 TEST_F(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesNewOnes) {
   ClientCall running(*stub_);
   running.Start(Ask("take your time"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   std::thread drain([this] { server_->Drain(); });
   EXPECT_TRUE(Becomes("readiness", kNotServing));
   EXPECT_EQ(Check("liveness"), kServing);
@@ -227,9 +225,7 @@ TEST_F(LifecycleTest, WhatOutlivesTheDrainIsToldHowFarItGot) {
   Serve(options);
   ClientCall running(*stub_);
   running.Start(Ask("take your time"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Say("half a");
   server_->Drain();
   EXPECT_EQ(running.ReadText(), "half a");
@@ -241,9 +237,7 @@ TEST_F(LifecycleTest, WhatOutlivesTheDrainIsToldHowFarItGot) {
 TEST_F(LifecycleTest, TheDrainCanBeHurried) {
   ClientCall running(*stub_);
   running.Start(Ask("take your time"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   std::thread drain([this] { server_->Drain(); });
   EXPECT_TRUE(Becomes("readiness", kNotServing));
   server_->HurryDrain();

@@ -73,8 +73,7 @@ TEST_F(ProfileUseTest, ARequestWithoutAModeTakesItsTenantsDefaultProfile) {
   const auto mode_of = [&](const v1::GenerateRequest& request) {
     ClientCall client(*stub_);
     client.Start(request);
-    const auto call = engine_->TakeCall();
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     const v1::AttentionUsed used = client.Read().started().attention();
     call->Finish();
     client.ReadText();
@@ -147,9 +146,7 @@ TEST_F(ProfileUseTest, GenerateGoesOnWithAStoreThatIsDown) {
   request.mutable_attention()->set_profile("legal");
   ClientCall client(*stub_);
   client.Start(request);
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Finish();
   client.ReadText();
   EXPECT_TRUE(client.Finish().ok());
@@ -219,9 +216,7 @@ TEST_F(ProfileUseTest, ACallThatWaitsForTheStoreEndsWithItsClientAndNotWithTheSt
   waits.Start(request);
   while (calls_of_tenant() == 0) std::this_thread::sleep_for(milliseconds(1));
   store_->Release();
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Finish();
   waits.ReadText();
   EXPECT_TRUE(waits.Finish().ok());

@@ -34,17 +34,14 @@ TEST_F(ServerStatusTest, ProfilesAreThoseInMemoryWithWhatTheirCalibrationMeasure
   const Tenant tenant = Tenant::Parse("default").value();
   ProfileContent content = FittingContent(3);
   content.evidence.held_out_sequences = 4;
-  const auto stored = store_->others().Put(tenant, {.name = "legal", .content = content});
-  ASSERT_TRUE(stored.ok()) << stored.status();
+  const auto stored = store_->others().Put(tenant, {.name = "legal", .content = content}).value();
   ASSERT_TRUE(server_->Status().store);
   EXPECT_THAT(server_->Status().profiles, SizeIs(0));
   EXPECT_FALSE(server_->Status().store->cache.last_read);
 
   ClientCall client(*stub_);
   client.Start(AskUnder("legal"));
-  const auto call = engine_->TakeCall();
-  ASSERT_NE(call, nullptr);
-  call->Start();
+  const auto call = engine_->TakeAndStart();
   call->Finish();
   client.ReadText();
   EXPECT_TRUE(client.Finish().ok());
@@ -53,8 +50,8 @@ TEST_F(ServerStatusTest, ProfilesAreThoseInMemoryWithWhatTheirCalibrationMeasure
   ASSERT_THAT(status.profiles, SizeIs(1));
   EXPECT_EQ(status.profiles[0].tenant.id(), "default");
   EXPECT_EQ(status.profiles[0].name, "legal");
-  EXPECT_EQ(status.profiles[0].version, (*stored)->version);
-  EXPECT_EQ(status.profiles[0].checksum, (*stored)->checksum);
+  EXPECT_EQ(status.profiles[0].version, stored->version);
+  EXPECT_EQ(status.profiles[0].checksum, stored->checksum);
   EXPECT_EQ(status.profiles[0].head_density, content.evidence.head_density);
   EXPECT_EQ(status.profiles[0].union_density, content.evidence.union_density);
   EXPECT_TRUE(status.store->up);

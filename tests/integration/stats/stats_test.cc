@@ -317,9 +317,7 @@ TEST_F(StatsTest, OneTenantCannotTakeAllStreams) {
 TEST_F(StatsTest, TheDrainCanBeWatchedToItsEnd) {
   ClientCall generate(*stub_);
   generate.Start(Ask("a long story"));
-  const auto running = engine_->TakeCall();
-  ASSERT_NE(running, nullptr);
-  running->Start();
+  const auto running = engine_->TakeAndStart();
   const auto stub = StatsStub();
   WatchCall watch(*stub, Every(milliseconds(100)));
   ASSERT_TRUE(watch.Read());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,13 @@ std::shared_ptr<PuppetCall> PuppetEngine::TakeCall() {
   if (!changed_.wait_for(lock, kPatience, [this] { return taken_ < calls_.size(); }))
     return nullptr;
   return calls_[taken_++];
+}
+
+std::shared_ptr<PuppetCall> PuppetEngine::TakeAndStart() {
+  auto call = TakeCall();
+  if (call == nullptr) throw std::runtime_error("no call came");
+  call->Start();
+  return call;
 }
 
 std::shared_ptr<PuppetPass> PuppetEngine::TakePass() {

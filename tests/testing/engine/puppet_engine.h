@@ -73,6 +73,8 @@ class PuppetEngine final : public Engine {
   // Returns the oldest submitted call that was not returned yet, or waits for the next one. Null
   // after 10 s.
   std::shared_ptr<PuppetCall> TakeCall();
+  // The same call, started. Throws, which fails the test, where TakeCall is null.
+  std::shared_ptr<PuppetCall> TakeAndStart();
   // True once this call has been cancelled; false after 10 s.
   bool AwaitCancel(const PuppetCall& call) { return AwaitCancel(call.handle()); }
   bool AwaitCancel(uint64_t handle);

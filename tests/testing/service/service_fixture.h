@@ -70,9 +70,7 @@ class ServiceTest : public ::testing::Test {
     ClientCall client(*stub_);
     for (const auto& [key, value] : metadata) client.context.AddMetadata(key, value);
     client.Start(Ask("still there?"));
-    const auto call = engine_->TakeCall();
-    ASSERT_NE(call, nullptr);
-    call->Start();
+    const auto call = engine_->TakeAndStart();
     call->Say("yes");
     call->Finish();
     EXPECT_EQ(client.ReadText(), "yes");
