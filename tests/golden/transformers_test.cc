@@ -66,28 +66,23 @@ double Tolerance(const std::string& name) {
 // Prompts are taken `max_rows` tokens at a time.
 void ExpectItsLogits(const Checkpoint& checkpoint, const std::string& path, Backend& backend,
                      int32_t max_rows, double tolerance) {
-  const auto score_case = ReadScoreCase(path);
-  ASSERT_TRUE(score_case.ok()) << score_case.status();
-  const auto config = ParseModelConfig(checkpoint.config_json());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_FALSE(config->has_predictor);
+  const auto score_case = ReadScoreCase(path).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
+  EXPECT_FALSE(config.has_predictor);
   const auto runner =
       SequenceRunner::Create(checkpoint, backend,
-                             {.geometry = CaseGeometry(*score_case, *config, DType::kFloat32),
-                              .max_context = static_cast<int32_t>(score_case->tokens.size()),
-                              .max_rows = max_rows});
-  ASSERT_TRUE(runner.ok()) << runner.status();
-  const auto result = RunScore(*score_case, **runner);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const auto file = OpenCase(path);
-  ASSERT_TRUE(file.ok()) << file.status();
+                             {.geometry = CaseGeometry(score_case, config, DType::kFloat32),
+                              .max_context = static_cast<int32_t>(score_case.tokens.size()),
+                              .max_rows = max_rows})
+          .value();
+  const auto result = RunScore(score_case, *runner).value();
+  const auto file = OpenCase(path).value();
   const auto expected =
-      ReadFloats(*file, "logits", DType::kFloat32, {result->rows, config->vocab_size});
-  ASSERT_TRUE(expected.ok()) << expected.status();
-  EXPECT_EQ(result->rows, 16);
+      ReadFloats(file, "logits", DType::kFloat32, {result.rows, config.vocab_size}).value();
+  EXPECT_EQ(result.rows, 16);
   double largest = 0.0;
-  for (size_t i = 0; i < expected->size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(result->logits[i]) - (*expected)[i]));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(result.logits[i]) - expected[i]));
   }
   EXPECT_LE(largest, tolerance);
   ::testing::Test::RecordProperty("largest_logit_difference", std::to_string(largest));
@@ -105,10 +100,9 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
   if (absl::IsUnavailable(backend.status())) GTEST_SKIP() << backend.status();
   ASSERT_TRUE(backend.ok()) << backend.status();
   const std::string folder = kRoot + GetParam().name;
-  const auto checkpoint = Checkpoint::Open(folder);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = Checkpoint::Open(folder).value();
   for (const int32_t max_rows : {256, 48}) {
-    ExpectItsLogits(*checkpoint, folder + "/case.safetensors", **backend, max_rows,
+    ExpectItsLogits(checkpoint, folder + "/case.safetensors", **backend, max_rows,
                     Tolerance(GetParam().name));
   }
 }

@@ -9,11 +9,8 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/process/bench_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::BenchRun;
-using testing::RunBench;
 
 nlohmann::json Report(const std::string& arguments) {
   const BenchRun result = RunBench(arguments + " --samples=2 --json");
@@ -168,4 +165,4 @@ TEST(EtaBench, BackgroundTellsWhatStreamsFeelOfPasses) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -62,10 +62,9 @@ TEST_F(SelfProbeTest, NoticesThatNobodyAnswersAndThatSomebodyDoesAgain) {
   listener.reset();
   ServerOptions options;
   options.listen = address;
-  auto server = Server::Start(options, {.engine = *engine_});
-  ASSERT_TRUE(server.ok()) << server.status();
+  auto server = Server::Start(options, {.engine = *engine_}).value();
   EXPECT_TRUE(Becomes(probe, false));
-  server->reset();
+  server.reset();
   EXPECT_TRUE(Becomes(probe, true));
 }
 

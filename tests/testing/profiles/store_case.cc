@@ -31,15 +31,14 @@ void StorePlace::Seed(const std::string& tenant, const std::string& name, int64_
   if (kind_ == StoreKind::kDirectory) {
     std::filesystem::create_directories(folder_.path() + "/" + tenant);
     const auto json =
-        ProfileToJson({.name = name, .version = version, .create_time_us = 1, .content = content});
-    ASSERT_TRUE(json.ok()) << json.status();
-    folder_.Write(tenant + "/" + name + "-" + std::to_string(version) + ".json", *json);
+        ProfileToJson({.name = name, .version = version, .create_time_us = 1, .content = content})
+            .value();
+    folder_.Write(tenant + "/" + name + "-" + std::to_string(version) + ".json", json);
     return;
   }
   PutProfile put = MakePut(name, 0, version - 1);
   put.content = content;
-  const auto stored = Open()->Put(TenantOf(tenant), put);
-  ASSERT_TRUE(stored.ok()) << stored.status();
+  const auto stored = Open()->Put(TenantOf(tenant), put).value();
 }
 
 void StorePlace::SeedAlias(const std::string& tenant, const std::string& name,

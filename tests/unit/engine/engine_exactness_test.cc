@@ -5,16 +5,8 @@
 
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Ask;
-using testing::AskTogether;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
 
 AttentionChoice Full() {
   return {.mode = AttentionMode::kFull};
@@ -112,7 +104,7 @@ TEST_F(Exactness, SharedPrefixesDoNotMatter) {
 TEST_F(Exactness, PreemptionDoesNotMatter) {
   const auto alone = Alone();
   for (const bool prefix_cache : {true, false}) {
-    EngineOptions options = testing::WithBlocks(OptionsFor(model_), 34);
+    EngineOptions options = WithBlocks(OptionsFor(model_), 34);
     options.prefix_cache = prefix_cache;
     options.max_step_tokens = 96;
     const auto engine = Start(options);
@@ -124,14 +116,14 @@ TEST_F(Exactness, PreemptionDoesNotMatter) {
       preemptions += together[i].finished->preemptions;
     }
     EXPECT_GT(preemptions, 0) << "34 blocks of 16 tokens should not have been enough";
-    testing::WaitUntilIdle(*engine);
+    WaitUntilIdle(*engine);
     EXPECT_EQ(engine->Snapshot().blocks_used, 0);
   }
 }
 
 TEST_F(Exactness, StatisticsDoNotFeelPreemptionEither) {
   const auto plenty = Start(OptionsFor(model_));
-  const auto scarce = Start(testing::WithBlocks(OptionsFor(model_), 34));
+  const auto scarce = Start(WithBlocks(OptionsFor(model_), 34));
   const auto expected = AskTogether(*plenty, RaggedRequests(plenty->info().config));
   const auto got = AskTogether(*scarce, RaggedRequests(plenty->info().config));
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -172,4 +164,4 @@ TEST_F(Exactness, SparseAnswersDifferFromFullOnesSomewhere) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -11,18 +11,10 @@
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
-using testing::Ask;
-using testing::AskTogether;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
-using testing::TinyModelOptions;
-using Answer = testing::Recorder::Answer;
+using Answer = Recorder::Answer;
 
 // The embedded model as the server serves it by default: float16 KV.
 EngineOptions Embedded(WeightFormat weights) {
@@ -66,7 +58,7 @@ void ExpectSame(const Answer& got, const Answer& expected, const std::string& wh
   EXPECT_EQ(got.text, expected.text) << where;
   ASSERT_EQ(got.logprobs.size(), expected.logprobs.size()) << where;
   for (size_t i = 0; i < got.logprobs.size(); ++i) {
-    EXPECT_NEAR(got.logprobs[i].logprob, expected.logprobs[i].logprob, testing::BatchTolerance())
+    EXPECT_NEAR(got.logprobs[i].logprob, expected.logprobs[i].logprob, BatchTolerance())
         << where << ", token " << i;
   }
 }
@@ -424,4 +416,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Geometry, ::testing::ValuesIn(Shapes()),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -9,17 +9,10 @@
 
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
-using testing::Ask;
-using testing::AskTogether;
-using testing::Greedy;
 using ::testing::HasSubstr;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
 
 EngineOptions Narrow(const TinyModel& model) {
   EngineOptions options = OptionsFor(model);
@@ -93,7 +86,7 @@ TEST_F(NarrowExactness, BatchesChunksPrefixesAndPreemptionDoNotMatter) {
   }
   {
     SCOPED_TRACE("preemption");
-    EngineOptions options = testing::WithBlocks(Narrow(model_), 16);
+    EngineOptions options = WithBlocks(Narrow(model_), 16);
     options.max_step_tokens = 64;
     EXPECT_GT(ExpectTogether(options, alone), 0)
         << "16 blocks of 16 tokens should not have been enough";
@@ -174,4 +167,4 @@ TEST(CacheFormats, TheCpuRefusesEightBitsAtTheStart) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -9,17 +9,8 @@
 #include "engine/request/request_validation.h"
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::AskTogether;
-using testing::Frozen;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
-using testing::WithBlocks;
 
 // Adds up the steps of each request.
 class Sums : public Observer {
@@ -172,11 +163,10 @@ TEST_F(ObserverTest, ACancelledAnswerIsCountedAsFarAsItCame) {
   const auto engine = Start(OptionsFor(model_), &sums_);
   Request request = Greedy(Prompt(100, 1), 500);
   request.id = "cancelled";
-  auto recorder = std::make_shared<testing::Recorder>();
-  const auto handle = testing::Submit(*engine, std::move(request), recorder);
-  ASSERT_TRUE(handle.ok());
+  auto recorder = std::make_shared<Recorder>();
+  const auto handle = Submit(*engine, std::move(request), recorder).value();
   recorder->WaitForIds(10);
-  engine->Cancel(*handle);
+  engine->Cancel(handle);
   const auto answer = recorder->Wait();
   EXPECT_TRUE(absl::IsCancelled(answer.status));
   EXPECT_GE(answer.so_far.output_tokens, 10);
@@ -184,7 +174,7 @@ TEST_F(ObserverTest, ACancelledAnswerIsCountedAsFarAsItCame) {
 }
 
 // Looks, at the last event, whether the observer has been told.
-class LateReader : public testing::Recorder {
+class LateReader : public Recorder {
  public:
   explicit LateReader(Sums& sums) : sums_(sums) {}
   void OnFinished(FinishedEvent event) override {
@@ -204,10 +194,10 @@ TEST_F(ObserverTest, AnAnswerIsCountedBeforeItsLastEvent) {
   Request request = Greedy(Prompt(100, 1), 20);
   request.id = "late";
   const auto reader = std::make_shared<LateReader>(sums_);
-  ASSERT_TRUE(testing::Submit(*engine, std::move(request), reader).ok());
+  ASSERT_TRUE(Submit(*engine, std::move(request), reader).ok());
   reader->Wait();
   EXPECT_TRUE(reader->counted);
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

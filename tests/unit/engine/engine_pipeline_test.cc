@@ -17,18 +17,10 @@
 #include "tests/testing/kernels/faulty_backend.h"
 #include "tests/testing/process/long_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using std::chrono::seconds;
-using testing::DeferringBackend;
-using testing::Faults;
-using testing::FaultyBackend;
-using testing::Prompt;
-using testing::ScriptedEngine;
-using testing::StepCounts;
-using testing::StepWatch;
-using testing::TinyModel;
 
 // What is done to an engine, by the step before which it is done.
 using Act = std::function<void(ScriptedEngine&, Faults&)>;
@@ -56,7 +48,7 @@ Act Fail(absl::Status status) {
 
 // A greedy request for ids and text.
 Request Ask(const std::string& id, int32_t prompt_tokens, int32_t max_tokens, uint32_t seed = 1) {
-  Request request = testing::Greedy(Prompt(prompt_tokens, seed), max_tokens);
+  Request request = Greedy(Prompt(prompt_tokens, seed), max_tokens);
   request.id = id;
   return request;
 }
@@ -316,7 +308,7 @@ TEST_F(Pipeline, PassesBesideStreamsMeasureTheSame) {
   const auto run = [this](Backend& backend) {
     ScriptedEngine engine(Options(), backend);
     engine.Submit(Ask("a", 20, 300));
-    const auto recorder = std::make_shared<testing::PassRecorder>();
+    const auto recorder = std::make_shared<PassRecorder>();
     for (int step = 0; step < 5000; ++step) {
       if (step == 10) {
         engine.SubmitPass({.tokens = Prompt(120, 4), .decode_from = 60, .loss_from = 0}, recorder);
@@ -418,4 +410,4 @@ TEST_F(Pipeline, WhateverHappensNobodyCanTell) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

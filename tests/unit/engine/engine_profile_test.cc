@@ -13,16 +13,8 @@
 #include "engine/request/request_validation.h"
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Ask;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
-using testing::TinyModelOptions;
 
 // As calibration makes it for the model that the engine serves.
 ThresholdProfile MakeProfile(const EngineInfo& info) {
@@ -51,7 +43,7 @@ AttentionChoice Under(ThresholdProfile profile) {
 
 class ProfileTest : public ::testing::Test {
  protected:
-  testing::Recorder::Answer Run(const AttentionChoice& attention, int32_t prompt = 300) {
+  Recorder::Answer Run(const AttentionChoice& attention, int32_t prompt = 300) {
     Request request = Greedy(Prompt(prompt, 1), 20);
     request.attention = attention;
     return Ask(*engine_, request);
@@ -67,19 +59,17 @@ class ProfileTest : public ::testing::Test {
 TEST(ProfileBits, ReachTheKernelsOfEveryBackend) {
   const TinyModel model;
   EngineOptions options = OptionsFor(model);
-  const auto checkpoint = Checkpoint::Open(options.model_dir);
-  ASSERT_TRUE(checkpoint.ok());
+  const auto checkpoint = Checkpoint::Open(options.model_dir).value();
   std::vector<std::string> backends = {"reference", "cpu"};
   if (const char* backend = std::getenv("ETA_TEST_BACKEND")) backends = {backend};
   for (const std::string& name : backends) {
     options.backend.name = name;
-    const auto backend = MakeBackend(options.backend);
-    ASSERT_TRUE(backend.ok()) << backend.status();
+    const auto backend = MakeBackend(options.backend).value();
     const auto loaded =
-        Model::Load(*checkpoint, **backend, {.max_rows = 64, .max_context = 256}).value();
+        Model::Load(checkpoint, *backend, {.max_rows = 64, .max_context = 256}).value();
     const ModelConfig& config = loaded->config();
     const auto cache =
-        KvCache::Create(**backend, config, MakeKvGeometry(config, options.kv_dtype), 8).value();
+        KvCache::Create(*backend, config, MakeKvGeometry(config, options.kv_dtype), 8).value();
     // Odd values, each of them its own: no other order and no rounding gives the same bits.
     auto profile = std::make_shared<ThresholdProfile>();
     profile->num_layers = config.num_layers;
@@ -269,4 +259,4 @@ TEST(ProfileFloor, NeedsAGate) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -9,13 +9,8 @@
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/scripted_engine.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Greedy;
-using testing::Prompt;
-using testing::ScriptedEngine;
-using testing::TinyModel;
 
 constexpr int32_t kSharedBlock = 16;
 
@@ -80,4 +75,4 @@ TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -10,13 +10,8 @@
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/scripted_engine.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Greedy;
-using testing::Prompt;
-using testing::ScriptedEngine;
-using testing::TinyModel;
 
 constexpr int32_t kReadersBlock = 16;
 
@@ -94,4 +89,4 @@ TEST_F(SlowReadersTest, ThoseThatComeBackTogetherTakeNoSlotsFromOthers) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -13,20 +13,10 @@
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::Ask;
-using testing::AskTogether;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Recorder;
-using testing::Start;
-using testing::Submit;
-using testing::TinyModel;
-using testing::WaitUntilIdle;
 
 Request Of(const std::string& tenant, Request request, double weight = 1.0,
            int64_t max_kv_tokens = 0) {
@@ -63,7 +53,7 @@ TEST_F(EngineTenantsTest, WhoElseIsServedChangesNoAnswer) {
   EngineOptions options = OptionsFor(model_);
   options.max_running = 6;
   options.max_step_tokens = 32;
-  options = testing::WithBlocks(options, 40);  // so few that some are preempted
+  options = WithBlocks(options, 40);  // so few that some are preempted
   const auto engine = Start(options);
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 24; ++i) {
@@ -78,8 +68,7 @@ TEST_F(EngineTenantsTest, WhoElseIsServedChangesNoAnswer) {
     ASSERT_TRUE(alone.finished && together[i].finished) << together[i].status;
     EXPECT_EQ(together[i].ids, alone.ids);
     for (size_t j = 0; j < alone.logprobs.size(); ++j) {
-      EXPECT_NEAR(together[i].logprobs[j].logprob, alone.logprobs[j].logprob,
-                  testing::BatchTolerance());
+      EXPECT_NEAR(together[i].logprobs[j].logprob, alone.logprobs[j].logprob, BatchTolerance());
     }
   }
   WaitUntilIdle(*engine);
@@ -166,8 +155,7 @@ TEST_F(EngineTenantsTest, AFullQueueRefusesTheNewestOfWhoeverHasMost) {
   options.limits.max_waiting_requests = 4;
   const auto engine = Start(options);
   const auto running = std::make_shared<Recorder>();
-  const auto handle = testing::Submit(*engine, Of("a", Greedy(Prompt(10, 1), 4000)), running);
-  ASSERT_TRUE(handle.ok());
+  const auto handle = Submit(*engine, Of("a", Greedy(Prompt(10, 1), 4000)), running).value();
   running->WaitForIds(2);
   std::vector<std::shared_ptr<Recorder>> flood;
   for (uint32_t i = 0; i < 4; ++i) {
@@ -188,7 +176,7 @@ TEST_F(EngineTenantsTest, AFullQueueRefusesTheNewestOfWhoeverHasMost) {
   EXPECT_EQ(Reason(third.status), "QUEUE_FULL") << "two and two: it would have most";
   const auto heavy = Submit(*engine, Of("c", Greedy(Prompt(10, 13), 1), 4.0));
   EXPECT_FALSE(running->ended());
-  engine->Cancel(*handle);
+  engine->Cancel(handle);
   for (const auto& recorder : {other, heavy, flood[0]}) EXPECT_TRUE(recorder->Wait().finished);
 }
 
@@ -272,4 +260,4 @@ TEST_F(EngineTenantsTest, ATextThatCannotFitIsRefusedByItsBytes) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

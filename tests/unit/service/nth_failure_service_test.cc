@@ -122,13 +122,12 @@ TEST_F(NthFailureFiles, Identity) {
                           [](const absl::Status&) {});
   };
   ExpectLoads([&] { return open().status(); });
-  const auto identity = open();
-  ASSERT_TRUE(identity.ok()) << identity.status();
+  const auto identity = open().value();
   const auto known = [&](const std::string& key) {
     const std::string shown = "Bearer " + key;
-    return (*identity)->Of({.authorization = {shown}}).ok();
+    return identity->Of({.authorization = {shown}}).ok();
   };
-  ExpectReloads([&] { (*identity)->file()->Poll(); }, [&] { return (*identity)->file()->Status(); },
+  ExpectReloads([&] { identity->file()->Poll(); }, [&] { return identity->file()->Status(); },
                 [&] { return known(keys[0]) == known(keys[1]) ? -1
                              : known(keys[1])                 ? 1
                                                               : 0; });
@@ -147,7 +146,7 @@ TEST_F(NthFailureFiles, Identity) {
        {Shown{.authorization = {bearer_key}}, Shown{.authorization = {bearer_token}},
         Shown{.certified = true, .spiffe_id = "spiffe://example.org/web"}}) {
     EXPECT_GT(FailEachAllocation([&] {
-                const auto caller = (*identity)->Of(shown);
+                const auto caller = identity->Of(shown);
                 if (!caller.ok()) return caller.status();
                 EXPECT_EQ(caller->tenant.id(), "acme");
                 return absl::OkStatus();
@@ -168,14 +167,13 @@ TEST_F(NthFailureFiles, Limits) {
     return TenantLimits::Open(Path("tenants.json"), [](const absl::Status&) {});
   };
   ExpectLoads([&] { return open().status(); });
-  const auto limits = open();
-  ASSERT_TRUE(limits.ok()) << limits.status();
+  const auto limits = open().value();
   const Tenant trial = *Tenant::Parse("trial"), other = *Tenant::Parse("other");
   const auto in_effect = [&] {
-    const int64_t version = (*limits)->Of(trial).max_calls - 20;
-    return (*limits)->Of(other).max_calls - 10 == version ? static_cast<int>(version) : -1;
+    const int64_t version = limits->Of(trial).max_calls - 20;
+    return limits->Of(other).max_calls - 10 == version ? static_cast<int>(version) : -1;
   };
-  ExpectReloads([&] { (*limits)->Poll(); }, [&] { return (*limits)->file()->Status(); }, in_effect);
+  ExpectReloads([&] { limits->Poll(); }, [&] { return limits->file()->Status(); }, in_effect);
 
   // The thread that looks by itself goes on, and takes the file at its next look.
   const int next = 1 - in_effect();
@@ -204,12 +202,11 @@ TEST_F(NthFailureFiles, Tls) {
                           "", [](const absl::Status&) {});
   };
   ExpectLoads([&] { return open().status(); });
-  const auto files = open();
-  ASSERT_TRUE(files.ok()) << files.status();
+  const auto files = open().value();
   ExpectReloads(
-      [&] { (*files)->file().Poll(); }, [&] { return (*files)->file().Status(); },
+      [&] { files->file().Poll(); }, [&] { return files->file().Status(); },
       [&] {
-        const auto now = (*files)->Current();
+        const auto now = files->Current();
         for (int version = 0; version < 2; ++version) {
           if (now->certificates == made[version].certificate && now->key == made[version].key) {
             return version;

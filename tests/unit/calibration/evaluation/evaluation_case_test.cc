@@ -54,16 +54,14 @@ class KernelCaseTest : public EvaluationTest {
 
 TEST_F(KernelCaseTest, HeadsReadWhatTheirThresholdsAdmit) {
   for (const std::string& name : BackendNames()) {
-    const auto kernel_case = ReadKernelCase(Save());
-    ASSERT_TRUE(kernel_case.ok()) << kernel_case.status();
+    const auto kernel_case = ReadKernelCase(Save()).value();
     const auto backend = MakeBackend({.name = name});
     if (absl::IsUnavailable(backend.status())) continue;  // cuda, where there is no device
-    const auto result = RunKernelCase(*kernel_case, **backend);
-    ASSERT_TRUE(result.ok()) << result.status();
+    const auto result = RunKernelCase(kernel_case, **backend).value();
     // Two full blocks and a tail of 8; thresholds of 100 leave the pinned block only.
-    EXPECT_THAT(result->used, ElementsAre(1, 1, 1, 1, 0, 1, 0, 1)) << name;
-    EXPECT_THAT(result->tokens_per_head, ElementsAre(40, 40, 24, 24)) << name;
-    EXPECT_THAT(result->tokens_per_kv_head, ElementsAre(40, 24)) << name;
+    EXPECT_THAT(result.used, ElementsAre(1, 1, 1, 1, 0, 1, 0, 1)) << name;
+    EXPECT_THAT(result.tokens_per_head, ElementsAre(40, 40, 24, 24)) << name;
+    EXPECT_THAT(result.tokens_per_kv_head, ElementsAre(40, 24)) << name;
   }
 }
 
@@ -72,8 +70,7 @@ TEST_F(KernelCaseTest, UngatedAdmitAllIsPlainSoftmaxAttention) {
   tau_.assign(4, -100.0f);
   tensors_["tau"] = AsTensor(DType::kFloat32, {4}, tau_);
   const auto backend = MakeBackend({.name = "reference"});
-  const auto result = RunKernelCase(*ReadKernelCase(Save()), **backend);
-  ASSERT_TRUE(result.ok()) << result.status();
+  const auto result = RunKernelCase(*ReadKernelCase(Save()), **backend).value();
   for (size_t head = 0; head < 4; ++head) {
     std::vector<double> out(16);
     double sum = 0.0;
@@ -85,7 +82,7 @@ TEST_F(KernelCaseTest, UngatedAdmitAllIsPlainSoftmaxAttention) {
       sum += weight;
       for (size_t i = 0; i < 16; ++i) out[i] += weight * v_[row + i];
     }
-    for (size_t i = 0; i < 16; ++i) EXPECT_NEAR(result->out[head * 16 + i], out[i] / sum, 1e-6);
+    for (size_t i = 0; i < 16; ++i) EXPECT_NEAR(result.out[head * 16 + i], out[i] / sum, 1e-6);
   }
 }
 
@@ -155,9 +152,8 @@ TEST_F(KernelCaseTest, SpecialKeysAndTheMetricAreTensorsThatFit) {
   std::vector<uint8_t> special(kTokens);
   special[3] = 1;
   tensors_["special"] = AsTensor(DType::kUInt8, {kTokens}, special);
-  const auto kernel_case = ReadKernelCase(Save());
-  ASSERT_TRUE(kernel_case.ok()) << kernel_case.status();
-  EXPECT_EQ(kernel_case->tempered[0], 8u);
+  const auto kernel_case = ReadKernelCase(Save()).value();
+  EXPECT_EQ(kernel_case.tempered[0], 8u);
   special[5] = 2;
   EXPECT_EQ(FieldRefused(), "special");
   special.pop_back();
@@ -181,10 +177,9 @@ TEST_F(KernelCaseTest, GoldenCasesComeOutAsExpected) {
     const auto result = RunKernelCase(*kernel_case, **backend);
     ASSERT_TRUE(result.ok()) << entry.path() << ": " << result.status();
     ASSERT_TRUE(WriteKernelResult(*kernel_case, *result, Path("result.safetensors")).ok());
-    const auto comparison = CompareFiles(entry.path(), Path("result.safetensors"), 1e-5);
-    ASSERT_TRUE(comparison.ok()) << comparison.status();
-    EXPECT_TRUE(comparison->equal) << entry.path() << "\n" << comparison->report;
-    EXPECT_EQ(comparison->report.find("admitted") != std::string::npos,
+    const auto comparison = CompareFiles(entry.path(), Path("result.safetensors"), 1e-5).value();
+    EXPECT_TRUE(comparison.equal) << entry.path() << "\n" << comparison.report;
+    EXPECT_EQ(comparison.report.find("admitted") != std::string::npos,
               !kernel_case->attention.shared_reads);
     ++cases;
   }
@@ -244,11 +239,11 @@ TEST_F(KernelCaseTest, ResultIsComparedWithTheExpectationTensorByTensor) {
                                .tokens_per_head = {40, 40, 24, 24},
                                .tokens_per_kv_head = {40, 24}};
   ASSERT_TRUE(WriteKernelResult(*kernel_case, result, Path("result.safetensors")).ok());
-  const auto comparison = CompareFiles(Path("case.safetensors"), Path("result.safetensors"), 0.02);
-  ASSERT_TRUE(comparison.ok()) << comparison.status();
-  EXPECT_FALSE(comparison->equal);
-  EXPECT_THAT(comparison->report, HasSubstr("ok       out"));
-  EXPECT_THAT(comparison->report, HasSubstr("MISMATCH tokens_per_head: 1 elements differ"));
+  const auto comparison =
+      CompareFiles(Path("case.safetensors"), Path("result.safetensors"), 0.02).value();
+  EXPECT_FALSE(comparison.equal);
+  EXPECT_THAT(comparison.report, HasSubstr("ok       out"));
+  EXPECT_THAT(comparison.report, HasSubstr("MISMATCH tokens_per_head: 1 elements differ"));
 }
 
 using ScoreCaseTest = EvaluationTest;
@@ -265,9 +260,8 @@ TEST_F(ScoreCaseTest, ParametersAreChecked) {
         WriteSafetensors(path, metadata, {{"tokens", AsTensor(DType::kInt32, {3}, tokens)}}).ok());
     return ReadScoreCase(path);
   };
-  const auto score_case = read(good);
-  ASSERT_TRUE(score_case.ok()) << score_case.status();
-  EXPECT_EQ(score_case->rows(), 1);
+  const auto score_case = read(good).value();
+  EXPECT_EQ(score_case.rows(), 1);
   for (const auto& [field, bad] :
        std::vector<std::pair<std::string, std::string>>{{"prompt_tokens", "0"},
                                                         {"prompt_tokens", "4"},
@@ -291,10 +285,9 @@ TEST_F(ScoreCaseTest, ParametersAreChecked) {
   relative["relative_c"] = "-3.9";
   relative["sink_blocks"] = "1";
   relative["reads"] = "shared";
-  const auto relative_case = read(relative);
-  ASSERT_TRUE(relative_case.ok()) << relative_case.status();
-  EXPECT_TRUE(relative_case->attention.relative && relative_case->attention.shared_reads);
-  EXPECT_EQ(relative_case->attention.sink_blocks, 1);
+  const auto relative_case = read(relative).value();
+  EXPECT_TRUE(relative_case.attention.relative && relative_case.attention.shared_reads);
+  EXPECT_EQ(relative_case.attention.sink_blocks, 1);
   relative["thresholds"] = "given";
   EXPECT_EQ(GetErrorDetail(read(relative).status()).field, "thresholds");
   auto special = good;

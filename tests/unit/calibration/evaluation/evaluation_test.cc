@@ -59,48 +59,44 @@ using TextSourceTest = EvaluationTest;
 TEST_F(TextSourceTest, JsonLinesAreDocumentsInFileOrder) {
   const std::string lines =
       "{\"id\": 1, \"text\": \"one\\ntwo\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"caf\\u00e9\"}";
-  const auto source = TextSource::Open(Write("a.jsonl", lines));
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_THAT(Documents(**source), ElementsAre("one\ntwo", "", "caf\xc3\xa9"));
+  const auto source = TextSource::Open(Write("a.jsonl", lines)).value();
+  EXPECT_THAT(Documents(*source), ElementsAre("one\ntwo", "", "caf\xc3\xa9"));
 }
 
 TEST_F(TextSourceTest, PlainTextIsOneDocumentNewlinesIncluded) {
-  const auto source = TextSource::Open(Write("a.txt", "one\ntwo\n"));
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_THAT(Documents(**source), ElementsAre("one\ntwo\n"));
+  const auto source = TextSource::Open(Write("a.txt", "one\ntwo\n")).value();
+  EXPECT_THAT(Documents(*source), ElementsAre("one\ntwo\n"));
 }
 
 TEST_F(TextSourceTest, CompressedTextReadsAsTheTextItself) {
   std::string text;
   for (int i = 0; i < 50000; ++i) text += std::to_string(i) + " ";
   const std::string packed = Xz("{\"text\": \"" + text + "\"}\n") + Xz("{\"text\": \"b\"}\n");
-  const auto source = TextSource::Open(Write("a.jsonl.xz", packed));
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_THAT(Documents(**source), ElementsAre(text, "b"));
+  const auto source = TextSource::Open(Write("a.jsonl.xz", packed)).value();
+  EXPECT_THAT(Documents(*source), ElementsAre(text, "b"));
 }
 
 TEST_F(TextSourceTest, CutCompressedTextIsRefusedNotShortened) {
   std::string packed = Xz("{\"text\": \"a\"}\n");
   packed.resize(packed.size() - 9);
-  const auto source = TextSource::Open(Write("a.jsonl.xz", packed));
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_EQ(Failure(**source).code(), absl::StatusCode::kInvalidArgument);
+  const auto source = TextSource::Open(Write("a.jsonl.xz", packed)).value();
+  EXPECT_EQ(Failure(*source).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(TextSourceTest, UnpackingStaysWithinItsMemory) {
   const auto source =
-      TextSource::Open(Write("a.txt.xz", Xz("text")), {.max_decoder_bytes = uint64_t{1} << 16});
-  ASSERT_TRUE(source.ok()) << source.status();
-  EXPECT_THAT(Failure(**source).message(), HasSubstr("memory"));
+      TextSource::Open(Write("a.txt.xz", Xz("text")), {.max_decoder_bytes = uint64_t{1} << 16})
+          .value();
+  EXPECT_THAT(Failure(*source).message(), HasSubstr("memory"));
 }
 
 TEST_F(TextSourceTest, BadLinesAreNamed) {
   for (const char* line :
        {"not json", "[1]", "{\"body\": \"x\"}", "{\"text\": 7}", "{\"text\": \"\xff\"}"}) {
     const auto source =
-        TextSource::Open(Write("a.jsonl", std::string("{\"text\": \"fine\"}\n") + line + "\n"));
-    ASSERT_TRUE(source.ok()) << source.status();
-    EXPECT_THAT(Failure(**source).message(), HasSubstr("line 2")) << line;
+        TextSource::Open(Write("a.jsonl", std::string("{\"text\": \"fine\"}\n") + line + "\n"))
+            .value();
+    EXPECT_THAT(Failure(*source).message(), HasSubstr("line 2")) << line;
   }
 }
 
@@ -158,8 +154,7 @@ class WindowsTest : public EvaluationTest {
 };
 
 TEST_F(WindowsTest, DocumentsFollowEachOtherBetweenBeginAndEndOfText) {
-  const auto windows = Cut("{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 3, 0);
-  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto windows = Cut("{\"text\": \"one\"}\n{\"text\": \"two\"}\n", 3, 0).value();
   std::vector<int32_t> all = *tokenizer_->Encode("one", true);
   EXPECT_EQ(all.front(), tokenizer_->beginning().front());
   all.push_back(tokenizer_->eos_ids().front());
@@ -167,10 +162,10 @@ TEST_F(WindowsTest, DocumentsFollowEachOtherBetweenBeginAndEndOfText) {
   all.insert(all.end(), second.begin(), second.end());
   all.push_back(tokenizer_->eos_ids().front());
   const auto fitting = (all.size() - 1) / 3;
-  ASSERT_EQ(windows->size(), fitting);
+  ASSERT_EQ(windows.size(), fitting);
   for (size_t i = 0; i < fitting; ++i) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(3 * i);
-    EXPECT_EQ((*windows)[i], std::vector<int32_t>(begin, begin + 4));
+    EXPECT_EQ(windows[i], std::vector<int32_t>(begin, begin + 4));
   }
 }
 
@@ -178,12 +173,11 @@ TEST_F(WindowsTest, WhatNoTokenStandsForIsNamedWithItsDocument) {
   ModelConfig config;
   config.vocab_size = 16;
   const auto tokenizer =
-      Tokenizer::Load({.tokenizer_json = TokenizerJson({"a", "b"}, {}).Dump()}, config);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+      Tokenizer::Load({.tokenizer_json = TokenizerJson({"a", "b"}, {}).Dump()}, config).value();
   const std::string path = Write("a.jsonl", "{\"text\": \"abab\"}\n{\"text\": \"abc\"}\n");
   for (auto* const read : {&ReadWindows, &ReadDocumentWindows}) {
     const auto source = TextSource::Open(path);
-    const absl::Status status = (*read)(**source, **tokenizer, 1, 0, kMaxTextTokens).status();
+    const absl::Status status = (*read)(**source, *tokenizer, 1, 0, kMaxTextTokens).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_EQ(GetErrorDetail(status).field, "text");
     EXPECT_EQ(status.message(),
@@ -193,10 +187,9 @@ TEST_F(WindowsTest, WhatNoTokenStandsForIsNamedWithItsDocument) {
 }
 
 TEST_F(WindowsTest, NoMoreIsReadThanWindowsAreWanted) {
-  const auto windows = Cut("{\"text\": \"one two three four five\"}\nnot json\n", 2, 2);
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  EXPECT_EQ(windows->size(), 2u);
-  EXPECT_EQ((*windows)[0].back(), (*windows)[1].front());
+  const auto windows = Cut("{\"text\": \"one two three four five\"}\nnot json\n", 2, 2).value();
+  EXPECT_EQ(windows.size(), 2u);
+  EXPECT_EQ(windows[0].back(), windows[1].front());
 }
 
 TEST_F(WindowsTest, TextThatFillsNoWindowIsAnError) {
@@ -212,20 +205,19 @@ TEST_F(WindowsTest, OfOneDocumentEachTheyBeginAsAPromptDoes) {
     const auto source = TextSource::Open(Write("a.jsonl", lines));
     return ReadDocumentWindows(**source, *tokenizer_, 3, max_windows);
   };
-  const auto all = cut(0);
-  ASSERT_TRUE(all.ok()) << all.status();
-  ASSERT_GE(all->size(), 3u);
-  for (const auto& window : *all) {
+  const auto all = cut(0).value();
+  ASSERT_GE(all.size(), 3u);
+  for (const auto& window : all) {
     EXPECT_EQ(window.size(), 4u);
     EXPECT_EQ(window.front(), tokenizer_->beginning().front());
     EXPECT_EQ(std::count(window.begin(), window.end(), tokenizer_->beginning().front()), 1);
   }
   const std::vector<int32_t> first = *tokenizer_->Encode("one two three four five six", true);
-  EXPECT_TRUE(std::equal(all->front().begin(), all->front().end(), first.begin()));
+  EXPECT_TRUE(std::equal(all.front().begin(), all.front().end(), first.begin()));
   const auto two = cut(2);
   ASSERT_EQ(two->size(), 2u);
-  EXPECT_EQ((*two)[0], all->front());
-  EXPECT_NE((*two)[1], (*all)[1]);  // spread, not the first two
+  EXPECT_EQ((*two)[0], all.front());
+  EXPECT_NE((*two)[1], all[1]);  // spread, not the first two
 }
 
 TEST_F(WindowsTest, NoMoreTextIsHeldThanMayBe) {
@@ -236,9 +228,8 @@ TEST_F(WindowsTest, NoMoreTextIsHeldThanMayBe) {
       const auto source = TextSource::Open(path);
       return read(**source, *tokenizer_, 3, max_windows, max_tokens);
     };
-    const auto all = held(0, 1000);
-    ASSERT_TRUE(all.ok()) << all.status();
-    const size_t tokens = all->size() * 4;
+    const auto all = held(0, 1000).value();
+    const size_t tokens = all.size() * 4;
     EXPECT_TRUE(held(0, tokens).ok());
     const auto over = held(0, tokens - 1);
     EXPECT_EQ(over.status().code(), absl::StatusCode::kInvalidArgument);
@@ -251,12 +242,12 @@ using ProfileFileTest = EvaluationTest;
 
 TEST_F(ProfileFileTest, ThresholdsAreReadLayerByLayer) {
   const auto profile =
-      ReadProfileFile(Write("p.json", R"({"name": "wiki", "thresholds": [[0.5, -1], [2, 3.25]]})"));
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(profile->name, "wiki");
-  EXPECT_EQ(profile->num_layers, 2);
-  EXPECT_EQ(profile->num_query_heads, 2);
-  EXPECT_THAT(profile->thresholds, ElementsAre(0.5f, -1.0f, 2.0f, 3.25f));
+      ReadProfileFile(Write("p.json", R"({"name": "wiki", "thresholds": [[0.5, -1], [2, 3.25]]})"))
+          .value();
+  EXPECT_EQ(profile.name, "wiki");
+  EXPECT_EQ(profile.num_layers, 2);
+  EXPECT_EQ(profile.num_query_heads, 2);
+  EXPECT_THAT(profile.thresholds, ElementsAre(0.5f, -1.0f, 2.0f, 3.25f));
 }
 
 TEST_F(ProfileFileTest, AnythingElseIsRefused) {

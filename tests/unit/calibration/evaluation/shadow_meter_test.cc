@@ -12,10 +12,8 @@
 #include "gtest/gtest.h"
 #include "tests/testing/engine/tiny_model.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::TinyModel;
 
 class ShadowMeterTest : public ::testing::Test {
  protected:
@@ -74,4 +72,4 @@ TEST_F(ShadowMeterTest, AShareOfTheRowsIsMeasuredEvenlySpread) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -27,11 +27,10 @@ std::string TextOf(const std::vector<int32_t>& ids) {
 }
 
 TEST(SentenceNeedle, StatesANumberAndAsksForIt) {
-  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, BytesAsIds);
-  ASSERT_TRUE(needle.ok()) << needle.status();
-  EXPECT_EQ(TextOf(needle->statement), " The special magic number for quiet harbor is: 1234567.");
-  EXPECT_THAT(TextOf(needle->question), EndsWith("The special magic number for quiet harbor is:"));
-  EXPECT_EQ(TextOf(needle->answer), " 1234567");
+  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, BytesAsIds).value();
+  EXPECT_EQ(TextOf(needle.statement), " The special magic number for quiet harbor is: 1234567.");
+  EXPECT_THAT(TextOf(needle.question), EndsWith("The special magic number for quiet harbor is:"));
+  EXPECT_EQ(TextOf(needle.answer), " 1234567");
 }
 
 // As of a tokenizer that makes one token of the colon and the space behind it.
@@ -45,11 +44,10 @@ TEST(SentenceNeedle, TheAnswerBeginsWhereTheTokensPart) {
     }
     return ids;
   };
-  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, merged);
-  ASSERT_TRUE(needle.ok()) << needle.status();
-  EXPECT_THAT(TextOf(needle->question), EndsWith(" is"));
-  EXPECT_EQ(needle->answer.front(), 1000);
-  EXPECT_EQ(needle->answer.size(), 8u);
+  const auto needle = SentenceNeedle({"quiet harbor", "1234567"}, merged).value();
+  EXPECT_THAT(TextOf(needle.question), EndsWith(" is"));
+  EXPECT_EQ(needle.answer.front(), 1000);
+  EXPECT_EQ(needle.answer.size(), 8u);
 }
 
 TEST(SentenceNeedle, TellsWhyThereIsNone) {

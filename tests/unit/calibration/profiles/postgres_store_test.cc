@@ -61,9 +61,8 @@ TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
   std::atomic<int> stored = 0;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
-      const auto store = OpenProfileStore(url_, StorePlace::FastOptions());
-      ASSERT_TRUE(store.ok()) << store.status();
-      if ((*store)->Put(kAcme, MakePut("p" + std::to_string(i), 1)).ok()) ++stored;
+      const auto store = OpenProfileStore(url_, StorePlace::FastOptions()).value();
+      if (store->Put(kAcme, MakePut("p" + std::to_string(i), 1)).ok()) ++stored;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -141,10 +140,9 @@ TEST_F(PostgresStore, NotificationsNeedNoPoll) {
   options.poll_interval = std::chrono::milliseconds(1500);
   const auto writer = Open();
   ASSERT_TRUE(writer->Put(kAcme, MakePut("legal", 1)).ok());
-  const auto store = OpenProfileStore(url_, options);
-  ASSERT_TRUE(store.ok());
+  const auto store = OpenProfileStore(url_, options).value();
   std::atomic<int> told = 0;
-  const auto watch = (*store)->Watch([&](const ProfileChange&) { ++told; });
+  const auto watch = store->Watch([&](const ProfileChange&) { ++told; });
   // The first look listens from here on.
   ASSERT_TRUE(Eventually([&] { return told > 0; }));
   told = 0;

@@ -111,9 +111,8 @@ TEST_P(ModelsTest, ListsNameTheModelOfEachVersion) {
   EXPECT_EQ(newest(*Serving('b')), std::pair(int64_t{2}, Model('b')));
   EXPECT_EQ(newest(*Serving('c')), std::pair(int64_t{2}, Model('b'))) << "it has none: the highest";
   std::vector<std::string> models;
-  const auto versions = Serving('a')->ListVersions(kAcme, "legal", {});
-  ASSERT_TRUE(versions.ok()) << versions.status();
-  for (const ProfileSummary& version : versions->profiles) {
+  const auto versions = Serving('a')->ListVersions(kAcme, "legal", {}).value();
+  for (const ProfileSummary& version : versions.profiles) {
     models.push_back(version.model_fingerprint);
   }
   EXPECT_THAT(models, ElementsAre(Model('b'), Model('a')));
@@ -131,9 +130,8 @@ TEST_P(ModelsTest, AnAliasNamesAVersionForEachModel) {
   EXPECT_EQ(store->Get(kAcme, "legal", std::string("absent")).status().code(),
             StatusCode::kNotFound);
   std::vector<int64_t> named;
-  const auto aliases = store->ListAliases(kAcme, "legal");
-  ASSERT_TRUE(aliases.ok()) << aliases.status();
-  for (const ProfileAlias& alias : *aliases) {
+  const auto aliases = store->ListAliases(kAcme, "legal").value();
+  for (const ProfileAlias& alias : aliases) {
     EXPECT_EQ(alias.alias, "stable");
     named.push_back(alias.version);
   }

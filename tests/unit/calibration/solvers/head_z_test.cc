@@ -94,12 +94,11 @@ TEST(HeadZ, IsTheSmallestThatMeetsTheRecall) {
     const std::vector<CountedBlock> blocks = RandomBlocks(seed, 3000);
     const HeadZStatistics statistics = Collect(blocks, 500);
     for (const double recall : {0.8, 0.9, 0.95, 0.99}) {
-      const auto solved = SmallestZ(statistics.head(0, 0), recall);
-      ASSERT_TRUE(solved.ok()) << solved.status();
-      EXPECT_EQ(solved->recall, RecallAt(blocks, 500, solved->z));
-      EXPECT_GE(solved->recall, recall);
-      ASSERT_GT(solved->z, 0.0f);
-      EXPECT_LT(RecallAt(blocks, 500, solved->z - 1.0f / kZStepsPerUnit), recall);
+      const auto solved = SmallestZ(statistics.head(0, 0), recall).value();
+      EXPECT_EQ(solved.recall, RecallAt(blocks, 500, solved.z));
+      EXPECT_GE(solved.recall, recall);
+      ASSERT_GT(solved.z, 0.0f);
+      EXPECT_LT(RecallAt(blocks, 500, solved.z - 1.0f / kZStepsPerUnit), recall);
     }
   }
 }
@@ -186,12 +185,11 @@ TEST(HeadZ, HeadsAreSolvedApartAndPooledTogether) {
   HeadZStatistics statistics = *HeadZStatistics::Create(1, 3);
   statistics.AddBlock(0, 0, bound, 0.5f, 300);
   statistics.AddBlock(0, 1, bound, 3.0f, 100);
-  const auto solved = SolveHeadZ(statistics, 0.95);
-  ASSERT_TRUE(solved.ok());
-  EXPECT_EQ((*solved)[0].z, 0.5f);
-  EXPECT_EQ((*solved)[1].z, 3.0f);
-  EXPECT_EQ((*solved)[2].z, 0.0f);
-  EXPECT_EQ((*solved)[2].keys, 0);
+  const auto solved = SolveHeadZ(statistics, 0.95).value();
+  EXPECT_EQ(solved[0].z, 0.5f);
+  EXPECT_EQ(solved[1].z, 3.0f);
+  EXPECT_EQ(solved[2].z, 0.0f);
+  EXPECT_EQ(solved[2].keys, 0);
   EXPECT_EQ(SmallestZ(statistics.Pooled(), 0.95)->z, 3.0f);
   EXPECT_EQ(SmallestZ(statistics.Pooled(), 0.75)->z, 0.5f);
 }

@@ -83,47 +83,45 @@ TEST(CutSamples, LeavesOutWhatIsTooShort) {
 }
 
 TEST(SplitSamples, HoldsOutDocumentsAndNotSequences) {
-  const auto split = SplitSamples(Samples(std::vector<size_t>(8, 40)), HoldingOut(0.25));
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_THAT(split->calibration, SizeIs(24));
-  EXPECT_THAT(split->held_out, SizeIs(8));
-  EXPECT_THAT(split->choice, IsEmpty());
-  EXPECT_EQ(split->calibration_documents, 6);
-  EXPECT_EQ(split->held_out_documents, 2);
+  const auto split = SplitSamples(Samples(std::vector<size_t>(8, 40)), HoldingOut(0.25)).value();
+  EXPECT_THAT(split.calibration, SizeIs(24));
+  EXPECT_THAT(split.held_out, SizeIs(8));
+  EXPECT_THAT(split.choice, IsEmpty());
+  EXPECT_EQ(split.calibration_documents, 6);
+  EXPECT_EQ(split.held_out_documents, 2);
   // Evenly spaced over documents of one length.
-  EXPECT_THAT(Origins(split->held_out), ElementsAre(3, 7));
-  EXPECT_THAT(Origins(split->calibration), ElementsAre(1, 2, 4, 5, 6, 8));
-  EXPECT_EQ(SampleSplit::Tokens(split->calibration), 240);
+  EXPECT_THAT(Origins(split.held_out), ElementsAre(3, 7));
+  EXPECT_THAT(Origins(split.calibration), ElementsAre(1, 2, 4, 5, 6, 8));
+  EXPECT_EQ(SampleSplit::Tokens(split.calibration), 240);
 }
 
 TEST(SplitSamples, SamplesOfOneDocumentStayTogether) {
   const auto samples = Samples(std::vector<size_t>(8, 10));
   const std::vector<int32_t> documents = {7, 7, 5, 5, 7, 7, 5, 5};
-  const auto split = SplitSamples(samples, HoldingOut(0.5), documents);
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_THAT(Origins(split->calibration), ElementsAre(1, 2, 5, 6));
-  EXPECT_THAT(Origins(split->held_out), ElementsAre(3, 4, 7, 8));
-  EXPECT_EQ(split->calibration_documents, 1);
+  const auto split = SplitSamples(samples, HoldingOut(0.5), documents).value();
+  EXPECT_THAT(Origins(split.calibration), ElementsAre(1, 2, 5, 6));
+  EXPECT_THAT(Origins(split.held_out), ElementsAre(3, 4, 7, 8));
+  EXPECT_EQ(split.calibration_documents, 1);
   const auto one = SplitSamples(samples, HoldingOut(0.5), std::vector<int32_t>(8, 3));
   EXPECT_EQ(GetErrorDetail(one.status()).field, "samples");
 }
 
 TEST(SplitSamples, GivesTheChoiceDocumentsOfItsOwn) {
-  const auto split = SplitSamples(Samples(std::vector<size_t>(16, 20)), HoldingOut(0.25, true));
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_EQ(split->calibration_documents, 8);
-  EXPECT_EQ(split->choice_documents, 4);
-  EXPECT_EQ(split->held_out_documents, 4);
-  std::set<int32_t> all = Origins(split->calibration);
-  all.merge(Origins(split->choice));
-  all.merge(Origins(split->held_out));
+  const auto split =
+      SplitSamples(Samples(std::vector<size_t>(16, 20)), HoldingOut(0.25, true)).value();
+  EXPECT_EQ(split.calibration_documents, 8);
+  EXPECT_EQ(split.choice_documents, 4);
+  EXPECT_EQ(split.held_out_documents, 4);
+  std::set<int32_t> all = Origins(split.calibration);
+  all.merge(Origins(split.choice));
+  all.merge(Origins(split.held_out));
   EXPECT_THAT(all, SizeIs(16));
   // At most half of what is not held out.
-  const auto most = SplitSamples(Samples(std::vector<size_t>(20, 10)), HoldingOut(0.9, true));
-  ASSERT_TRUE(most.ok()) << most.status();
-  EXPECT_EQ(most->calibration_documents, 1);
-  EXPECT_EQ(most->choice_documents, 1);
-  EXPECT_EQ(most->held_out_documents, 18);
+  const auto most =
+      SplitSamples(Samples(std::vector<size_t>(20, 10)), HoldingOut(0.9, true)).value();
+  EXPECT_EQ(most.calibration_documents, 1);
+  EXPECT_EQ(most.choice_documents, 1);
+  EXPECT_EQ(most.held_out_documents, 18);
 }
 
 TEST(SplitSamples, AChoiceTakesNothingFromWhatIsHeldOut) {
@@ -140,10 +138,9 @@ TEST(SplitSamples, AChoiceTakesNothingFromWhatIsHeldOut) {
 
 TEST(SplitSamples, SharesAreOfTheTextAndNotOfTheDocuments) {
   // The long one is most of the text: it is calibrated on, the others are held out.
-  const auto split = SplitSamples(Samples({10, 300, 20, 10, 20, 40}), HoldingOut(0.25));
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_THAT(Origins(split->calibration), ElementsAre(2));
-  EXPECT_THAT(Origins(split->held_out), ElementsAre(1, 3, 4, 5, 6));
+  const auto split = SplitSamples(Samples({10, 300, 20, 10, 20, 40}), HoldingOut(0.25)).value();
+  EXPECT_THAT(Origins(split.calibration), ElementsAre(2));
+  EXPECT_THAT(Origins(split.held_out), ElementsAre(1, 3, 4, 5, 6));
 }
 
 TEST(SplitSamples, EqualDocumentsAreOne) {
@@ -152,24 +149,22 @@ TEST(SplitSamples, EqualDocumentsAreOne) {
   samples.push_back(samples[2]);
   samples.back().push_back(5);  // too short for a sequence more
   samples.push_back(samples[1]);
-  const auto split = SplitSamples(samples, HoldingOut(0.25));
-  ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_EQ(split->equal_documents, 3);
-  EXPECT_EQ(split->calibration_documents, 3);
-  EXPECT_EQ(split->held_out_documents, 1);
-  EXPECT_THAT(split->calibration, SizeIs(6));
-  EXPECT_THAT(split->held_out, SizeIs(2));
+  const auto split = SplitSamples(samples, HoldingOut(0.25)).value();
+  EXPECT_EQ(split.equal_documents, 3);
+  EXPECT_EQ(split.calibration_documents, 3);
+  EXPECT_EQ(split.held_out_documents, 1);
+  EXPECT_THAT(split.calibration, SizeIs(6));
+  EXPECT_THAT(split.held_out, SizeIs(2));
 }
 
 TEST(SplitSamples, LeavesNoSideEmpty) {
   for (const double share : {0.001, 0.25, 0.9}) {
     for (const auto& lengths : {std::vector<size_t>{10, 10, 10}, std::vector<size_t>{10, 500, 10},
                                 std::vector<size_t>{500, 20, 10}}) {
-      const auto split = SplitSamples(Samples(lengths), HoldingOut(share, true));
-      ASSERT_TRUE(split.ok()) << split.status();
-      EXPECT_EQ(split->calibration_documents, 1);
-      EXPECT_EQ(split->choice_documents, 1);
-      EXPECT_EQ(split->held_out_documents, 1);
+      const auto split = SplitSamples(Samples(lengths), HoldingOut(share, true)).value();
+      EXPECT_EQ(split.calibration_documents, 1);
+      EXPECT_EQ(split.choice_documents, 1);
+      EXPECT_EQ(split.held_out_documents, 1);
     }
   }
 }

@@ -35,20 +35,18 @@ absl::StatusOr<ShiftResult> Solve(double target, const std::function<double(doub
 TEST(DensityShift, MeetsTargetsInFewMeasurements) {
   int measurements = 0;
   for (const double target : {0.97, 0.5, 0.35, 0.25, 0.13}) {
-    const auto solved = Solve(target, Smooth);
-    ASSERT_TRUE(solved.ok()) << solved.status();
-    EXPECT_NEAR(solved->value, target, kTolerance);
-    EXPECT_EQ(solved->value, Smooth(solved->shift));
-    measurements += solved->measurements;
+    const auto solved = Solve(target, Smooth).value();
+    EXPECT_NEAR(solved.value, target, kTolerance);
+    EXPECT_EQ(solved.value, Smooth(solved.shift));
+    measurements += solved.measurements;
   }
   EXPECT_LE(measurements, 32);
 }
 
 TEST(DensityShift, StopsAtTheFirstMeasurementThatMeetsIt) {
-  const auto solved = Solve(Smooth(0.0) + kTolerance / 2, Smooth);
-  ASSERT_TRUE(solved.ok());
-  EXPECT_EQ(solved->shift, 0.0);
-  EXPECT_EQ(solved->measurements, 1);
+  const auto solved = Solve(Smooth(0.0) + kTolerance / 2, Smooth).value();
+  EXPECT_EQ(solved.shift, 0.0);
+  EXPECT_EQ(solved.measurements, 1);
 }
 
 // Whole blocks come and go: a density in steps, flat for long stretches.
@@ -57,9 +55,8 @@ TEST(DensityShift, PlateausAreCrossed) {
     return std::clamp(0.5 - 0.1 * std::floor(shift), 0.1, 0.9);
   };
   for (const double target : {0.8, 0.4, 0.2}) {
-    const auto solved = Solve(target, steps);
-    ASSERT_TRUE(solved.ok()) << solved.status();
-    EXPECT_NEAR(solved->value, target, 1e-12);
+    const auto solved = Solve(target, steps).value();
+    EXPECT_NEAR(solved.value, target, 1e-12);
   }
 }
 
@@ -110,9 +107,8 @@ TEST(DensityShift, RipplesOnlyCostAccuracy) {
       return std::clamp(Smooth(shift) + 0.01 * std::sin(40.0 * shift + phase), 0.0, 1.0);
     };
     for (const double target : {0.5, 0.35, 0.25}) {
-      const auto solved = Solve(target, rippled);
-      ASSERT_TRUE(solved.ok()) << solved.status();
-      EXPECT_NEAR(solved->value, target, kTolerance);
+      const auto solved = Solve(target, rippled).value();
+      EXPECT_NEAR(solved.value, target, kTolerance);
     }
   }
 }
@@ -121,11 +117,10 @@ TEST(MassShift, IsTheSparsestThatKeepsTheMass) {
   const auto mass = [](double shift) { return 1.0 / (1.0 + std::exp(shift - 3.0)); };
   const ShiftSearch search = {.first_step = 0.25, .max_shift = 64.0, .resolution = 1.0 / 8};
   for (const double least : {0.99, 0.95, 0.5, 0.02}) {
-    const auto solved = SolveMassShift(least, search, mass);
-    ASSERT_TRUE(solved.ok()) << solved.status();
-    EXPECT_GE(solved->value, least);
-    EXPECT_EQ(solved->value, mass(solved->shift));
-    EXPECT_LT(mass(solved->shift + 1.0 / 8), least);
+    const auto solved = SolveMassShift(least, search, mass).value();
+    EXPECT_GE(solved.value, least);
+    EXPECT_EQ(solved.value, mass(solved.shift));
+    EXPECT_LT(mass(solved.shift + 1.0 / 8), least);
   }
   // What is just kept may grow sparser.
   const auto whole = [](double shift) { return shift <= 5.0 ? 1.0 : 0.9; };
@@ -205,12 +200,11 @@ absl::StatusOr<ShiftResult> SolvePerplexity(double percent,
 
 TEST(PerplexityShift, TakesTheSparsestThatFits) {
   for (const double percent : {0.0, 0.5, 1.0, 5.0}) {
-    const auto solved = SolvePerplexity(percent, Increase);
-    ASSERT_TRUE(solved.ok()) << solved.status();
+    const auto solved = SolvePerplexity(percent, Increase).value();
     const double edge = std::sqrt((percent + 0.2) / 0.05) - 1.0;
-    EXPECT_LE(solved->value, percent);
-    EXPECT_LE(solved->shift, edge + 1e-9);
-    EXPECT_GT(solved->shift, edge - ShiftSearch().resolution - 1e-9);
+    EXPECT_LE(solved.value, percent);
+    EXPECT_LE(solved.shift, edge + 1e-9);
+    EXPECT_GT(solved.shift, edge - ShiftSearch().resolution - 1e-9);
   }
 }
 

@@ -28,12 +28,11 @@ TEST_F(OutputFileTest, IsThereOnceItIsCommitted) {
   folder_.Write("file", "old");
   folder_.Write("file.partial", "of a process that was killed");
   {
-    auto file = OutputFile::Create(Path());
-    ASSERT_TRUE(file.ok()) << file.status();
-    ASSERT_TRUE(file->Write("one, two").ok());
-    ASSERT_TRUE(file->WriteAt(0, std::as_bytes(std::span("ONE", 3))).ok());
+    auto file = OutputFile::Create(Path()).value();
+    ASSERT_TRUE(file.Write("one, two").ok());
+    ASSERT_TRUE(file.WriteAt(0, std::as_bytes(std::span("ONE", 3))).ok());
     EXPECT_EQ(ReadFile(Path()), "old");
-    ASSERT_TRUE(file->Commit().ok());
+    ASSERT_TRUE(file.Commit().ok());
   }
   EXPECT_EQ(ReadFile(Path()), "ONE, two");
   EXPECT_EQ(Files(), 1);

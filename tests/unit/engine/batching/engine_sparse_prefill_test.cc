@@ -4,16 +4,8 @@
 
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Ask;
-using testing::AskTogether;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
 
 constexpr int32_t kPromptTokens = 230;
 
@@ -85,7 +77,7 @@ TEST(SparsePrefillStatistics, CountOnceWhatIsPreempted) {
   const TinyModel model;
   std::vector<Request> requests;
   for (uint32_t i = 0; i < 6; ++i) requests.push_back(Sparse(i, 60));
-  EngineOptions options = testing::WithBlocks(OptionsFor(model), 34);
+  EngineOptions options = WithBlocks(OptionsFor(model), 34);
   options.max_step_tokens = 96;
   const auto together = AskTogether(*Start(options), requests);
   int32_t preemptions = 0;
@@ -100,4 +92,4 @@ TEST(SparsePrefillStatistics, CountOnceWhatIsPreempted) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

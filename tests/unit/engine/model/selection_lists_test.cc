@@ -11,12 +11,8 @@
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Prompt;
-using testing::ScriptedEngine;
-using testing::TinyModel;
 
 constexpr int32_t kMillion = 1 << 20;
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -88,12 +84,11 @@ class SelectionListsOfAModel : public ::testing::Test {
 
 TEST_F(SelectionListsOfAModel, AreAllThatFewerDecodeRowsSave) {
   constexpr int32_t kContext = 65536;
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
   const auto load = [&](int32_t max_decode_rows) {
     CountingBackend backend(Open());
     const auto model =
-        Model::Load(*checkpoint, backend,
+        Model::Load(checkpoint, backend,
                     {.max_rows = 256, .max_decode_rows = max_decode_rows, .max_context = kContext});
     EXPECT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->max_decode_rows(), max_decode_rows == 0 ? 256 : max_decode_rows);
@@ -105,22 +100,20 @@ TEST_F(SelectionListsOfAModel, AreAllThatFewerDecodeRowsSave) {
 
 TEST_F(SelectionListsOfAModel, RefuseADecodeRowBehindThem) {
   const auto backend = Open();
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
   const auto model =
-      Model::Load(*checkpoint, *backend, {.max_rows = 16, .max_decode_rows = 2, .max_context = 64});
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto cache = KvCache::Create(*backend, (*model)->config(),
-                                     MakeKvGeometry((*model)->config(), DType::kFloat32), 2);
-  ASSERT_TRUE(cache.ok()) << cache.status();
+      Model::Load(checkpoint, *backend, {.max_rows = 16, .max_decode_rows = 2, .max_context = 64})
+          .value();
+  const auto cache = KvCache::Create(*backend, model->config(),
+                                     MakeKvGeometry(model->config(), DType::kFloat32), 2)
+                         .value();
   const std::vector<int32_t> tokens(3, 5);
   const std::vector<int32_t> blocks = {0};
   SequenceRows rows = {.num_rows = 3, .rope_theta = 10000.0f, .block_table = blocks};
-  EXPECT_TRUE(
-      absl::IsInvalidArgument((*model)->Forward({tokens, std::span(&rows, 1)}, **cache, {})));
+  EXPECT_TRUE(absl::IsInvalidArgument(model->Forward({tokens, std::span(&rows, 1)}, *cache, {})));
   rows.kind = RowKind::kPrefill;
-  EXPECT_TRUE((*model)->Forward({tokens, std::span(&rows, 1)}, **cache, {}).ok());
-  EXPECT_TRUE((*model)->Finish().ok());
+  EXPECT_TRUE(model->Forward({tokens, std::span(&rows, 1)}, *cache, {}).ok());
+  EXPECT_TRUE(model->Finish().ok());
 }
 
 // Two answers that take each other's blocks, so that each is replayed.
@@ -133,7 +126,7 @@ TEST_F(SelectionListsOfAModel, ReplaysComeToTheSameInSmallerSteps) {
          .batcher = {.max_running = 2, .max_step_tokens = 48, .max_decode_rows = max_decode_rows}},
         *backend);
     for (uint32_t seed = 1; seed <= 2; ++seed) {
-      Request request = testing::Greedy(Prompt(30, seed), 150);
+      Request request = Greedy(Prompt(30, seed), 150);
       request.id = std::to_string(seed);
       engine.Submit(request);
     }
@@ -164,13 +157,13 @@ TEST_F(SelectionListsOfAModel, PassesComeToTheSameInSmallerSteps) {
         {.model_dir = model_.path(),
          .batcher = {.max_running = 2, .max_step_tokens = 48, .max_decode_rows = max_decode_rows}},
         *backend);
-    std::vector<std::shared_ptr<testing::PassRecorder>> recorders;
+    std::vector<std::shared_ptr<PassRecorder>> recorders;
     for (const int32_t decode_from : {200, 40, 100}) {
       Pass pass;
       pass.tokens = Prompt(200, static_cast<uint32_t>(decode_from));
       pass.decode_from = decode_from;
       pass.loss_from = 20;
-      recorders.push_back(std::make_shared<testing::PassRecorder>());
+      recorders.push_back(std::make_shared<PassRecorder>());
       engine.SubmitPass(std::move(pass), recorders.back());
     }
     for (int step = 0; step < 5000 && !engine.dispatcher().passes().empty(); ++step) {
@@ -194,4 +187,4 @@ TEST_F(SelectionListsOfAModel, PassesComeToTheSameInSmallerSteps) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -14,21 +14,10 @@
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/kernels/faulty_backend.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using std::chrono::seconds;
-using testing::Ask;
-using testing::Faults;
-using testing::Greedy;
-using testing::Measure;
-using testing::OptionsFor;
-using testing::PassRecorder;
-using testing::Prompt;
-using testing::SubmitPass;
-using testing::TinyModel;
-using testing::TinyModelOptions;
-using testing::WaitUntilIdle;
 
 Pass Losses(int32_t length, uint32_t seed) {
   Pass pass;
@@ -49,9 +38,9 @@ class PassLifecycle : public ::testing::Test {
   std::unique_ptr<Engine> Open(const EngineOptions& options, std::shared_ptr<Faults> faults) {
     auto checkpoint = Checkpoint::Open(options.model_dir);
     auto backend = MakeBackend({.name = "cpu", .num_threads = 1});
-    auto engine = StepEngine::Create(
-        options, *checkpoint,
-        std::make_unique<testing::FaultyBackend>(*std::move(backend), std::move(faults)));
+    auto engine =
+        StepEngine::Create(options, *checkpoint,
+                           std::make_unique<FaultyBackend>(*std::move(backend), std::move(faults)));
     EXPECT_TRUE(engine.ok()) << engine.status();
     return engine.ok() ? *std::move(engine) : nullptr;
   }
@@ -71,15 +60,13 @@ class PassLifecycle : public ::testing::Test {
 TEST_F(PassLifecycle, CancellingEndsOnePassWhereverItStands) {
   const auto engine = Open(SmallSteps(), faults_[0]);
   const auto running = std::make_shared<PassRecorder>(32);
-  const auto first = engine->SubmitPass(Collecting(200, 1), running);
-  ASSERT_TRUE(first.ok());
+  const auto first = engine->SubmitPass(Collecting(200, 1), running).value();
   running->WaitUntilHeld();
   const auto waiting = std::make_shared<PassRecorder>();
-  const auto second = engine->SubmitPass(Collecting(200, 2), waiting);
-  ASSERT_TRUE(second.ok());
+  const auto second = engine->SubmitPass(Collecting(200, 2), waiting).value();
   const auto kept = SubmitPass(*engine, Collecting(60, 3));
-  engine->Cancel(*second);
-  engine->Cancel(*first);
+  engine->Cancel(second);
+  engine->Cancel(first);
   running->Release();
   for (const auto& recorder : {running, waiting}) {
     const auto outcome = recorder->Wait();
@@ -87,7 +74,7 @@ TEST_F(PassLifecycle, CancellingEndsOnePassWhereverItStands) {
     EXPECT_EQ(Reason(outcome.status()), "CLIENT_CANCELLED");
   }
   EXPECT_TRUE(kept->Wait().ok());
-  engine->Cancel(*first);  // long gone
+  engine->Cancel(first);  // long gone
   EXPECT_TRUE(Measure(*engine, Losses(20, 4)).ok());
   EXPECT_EQ(running->ends(), 1);
   WaitUntilIdle(*engine);
@@ -113,7 +100,7 @@ TEST_F(PassLifecycle, DrainingEndsPassesAtOnceAndRequestsInTheirTime) {
   const auto held = std::make_shared<PassRecorder>(16);
   SubmitPass(*engine, Losses(1000, 1), held);
   held->WaitUntilHeld();
-  const auto answer = testing::Submit(*engine, Greedy(Prompt(30, 1), 200));
+  const auto answer = Submit(*engine, Greedy(Prompt(30, 1), 200));
   std::thread drain([&] { engine->Drain(Clock::now() + seconds(60)); });
   while (Reason(engine->SubmitPass(Losses(20, 2), held).status()) != "DRAINING") {
     std::this_thread::yield();
@@ -203,7 +190,7 @@ TEST_F(PassLifecycle, OneTextsNanIsItsOwn) {
   const TinyModel model(with_nan);
   EngineOptions options = OptionsFor(model);
   options.allow_nonfinite_weights = true;
-  const auto engine = testing::Start(options);
+  const auto engine = Start(options);
   Pass bad = Losses(60, 1);
   bad.tokens[10] = 5;
   const auto first = SubmitPass(*engine, bad);
@@ -242,7 +229,7 @@ TEST_F(PassLifecycle, WhatAPassMayAskForIsBounded) {
 }
 
 TEST_F(PassLifecycle, APassThatThePoolCannotHoldIsRefused) {
-  const auto engine = testing::Start(testing::WithBlocks(SmallSteps(), 10));
+  const auto engine = Start(WithBlocks(SmallSteps(), 10));
   const auto outcome = Measure(*engine, Losses(161, 1));
   EXPECT_TRUE(absl::IsResourceExhausted(outcome.status()));
   EXPECT_EQ(Reason(outcome.status()), "KV_POOL_TOO_SMALL");
@@ -275,9 +262,8 @@ TEST_F(PassLifecycle, ARouterSpreadsPassesCancelsTheRightOneAndAvoidsALostDevice
   for (const int32_t length : {200, 40, 40, 40}) {  // 200 | 40 + 40 + 40
     const bool holds = held.size() < 2;             // the first of each device
     held.push_back(holds ? std::make_shared<PassRecorder>(16) : std::make_shared<PassRecorder>());
-    const auto handle = engine.SubmitPass(Losses(length, 1), held.back());
-    ASSERT_TRUE(handle.ok());
-    handles.push_back(*handle);
+    const auto handle = engine.SubmitPass(Losses(length, 1), held.back()).value();
+    handles.push_back(handle);
   }
   held[0]->WaitUntilHeld();
   held[1]->WaitUntilHeld();
@@ -305,18 +291,17 @@ TEST_F(PassLifecycle, ARouterSpreadsPassesCancelsTheRightOneAndAvoidsALostDevice
 }
 
 TEST_F(PassLifecycle, TokenizeGivesAPromptsTokens) {
-  const auto engine = testing::Start(OptionsFor(model_));
+  const auto engine = Start(OptionsFor(model_));
   const std::string text = "Once upon a time there was a little threshold.";
-  const auto ids = engine->Tokenize(text);
-  ASSERT_TRUE(ids.ok()) << ids.status();
+  const auto ids = engine->Tokenize(text).value();
   ASSERT_EQ(engine->info().beginning.size(), 1u);
-  EXPECT_EQ(ids->front(), engine->info().beginning.front());
+  EXPECT_EQ(ids.front(), engine->info().beginning.front());
   Request request = Greedy({}, 8);
   request.prompt = text;
   const auto of_text = Ask(*engine, request);
-  request.prompt = *ids;
+  request.prompt = ids;
   const auto of_ids = Ask(*engine, request);
-  EXPECT_EQ(of_text.started[0].prompt_tokens, static_cast<int32_t>(ids->size()));
+  EXPECT_EQ(of_text.started[0].prompt_tokens, static_cast<int32_t>(ids.size()));
   EXPECT_EQ(of_text.ids, of_ids.ids);
   EXPECT_EQ(GetErrorDetail(engine->Tokenize("").status()).field, "text");
   EXPECT_EQ(GetErrorDetail(engine->Tokenize("\xff").status()).field, "text");
@@ -324,4 +309,4 @@ TEST_F(PassLifecycle, TokenizeGivesAPromptsTokens) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -14,19 +14,8 @@
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::AskTogether;
-using testing::Greedy;
-using testing::Measure;
-using testing::OptionsFor;
-using testing::PassRecorder;
-using testing::Prompt;
-using testing::Start;
-using testing::SubmitPass;
-using testing::TinyModel;
-using testing::WaitUntilIdle;
 
 constexpr ScoreBins kBins = {.count = 256, .low = -8.0, .high = 8.0};
 
@@ -169,7 +158,7 @@ class HandRun {
 void ExpectSameOutcome(const absl::StatusOr<PassOutcome>& got, const PassOutcome& expected,
                        const std::string& where) {
   ASSERT_TRUE(got.ok()) << where << ": " << got.status();
-  const double tolerance = testing::BatchTolerance();
+  const double tolerance = BatchTolerance();
   ASSERT_EQ(got->losses.size(), expected.losses.size()) << where;
   for (size_t i = 0; i < expected.losses.size(); ++i) {
     ASSERT_NEAR(got->losses[i], expected.losses[i], tolerance) << where << ", loss " << i;
@@ -252,17 +241,16 @@ TEST_F(PassTest, TheRaggedPassesMeasureSomething) {
 TEST_F(PassTest, TellsWhichTokensAreTheMostProbable) {
   const auto engine = Start(OptionsFor(model_));
   Pass pass{.tokens = Prompt(40, 3), .attention = {.mode = AttentionMode::kFull}};
-  const std::vector<int32_t> ids = testing::Submit(*engine, Greedy(pass.tokens, 6))->Wait().ids;
+  const std::vector<int32_t> ids = Submit(*engine, Greedy(pass.tokens, 6))->Wait().ids;
   ASSERT_EQ(ids.size(), 6u);
   pass.tokens.insert(pass.tokens.end(), ids.begin(), ids.end());
   pass.tokens[43] = ids[3] == 7 ? 8 : 7;
   pass.decode_from = static_cast<int32_t>(pass.tokens.size());
   pass.loss_from = 39;
   pass.top = true;
-  const auto outcome = Measure(*engine, pass);
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  ASSERT_EQ(outcome->top.size(), 6u);
-  EXPECT_EQ(std::vector<uint8_t>(outcome->top.begin(), outcome->top.begin() + 4),
+  const auto outcome = Measure(*engine, pass).value();
+  ASSERT_EQ(outcome.top.size(), 6u);
+  EXPECT_EQ(std::vector<uint8_t>(outcome.top.begin(), outcome.top.begin() + 4),
             (std::vector<uint8_t>{1, 1, 1, 0}));
   pass.top = false;
   EXPECT_TRUE(Measure(*engine, pass)->top.empty());
@@ -342,9 +330,9 @@ TEST_F(PassTest, BesideRequestsNeitherFeelsTheOther) {
   StepLog log;
   {
     const auto engine = Start(OptionsFor(model_), &log);
-    std::vector<std::shared_ptr<testing::Recorder>> answers;
+    std::vector<std::shared_ptr<Recorder>> answers;
     for (Request& request : Requests(6, 90, 400)) {
-      answers.push_back(testing::Submit(*engine, std::move(request)));
+      answers.push_back(Submit(*engine, std::move(request)));
     }
     std::vector<std::shared_ptr<PassRecorder>> recorders;
     for (Pass& pass : RaggedPasses(engine->info().config)) {
@@ -379,7 +367,7 @@ TEST_F(PassTest, BesideRequestsNeitherFeelsTheOther) {
 }
 
 TEST_F(PassTest, RequestsTakeBlocksFromPassesWhichMeasureTheSame) {
-  const EngineOptions options = testing::WithBlocks(OptionsFor(model_), 40);
+  const EngineOptions options = WithBlocks(OptionsFor(model_), 40);
   Pass pass;
   pass.tokens = Prompt(420, 7);  // 27 blocks of 16 tokens
   pass.decode_from = 330;
@@ -398,9 +386,9 @@ TEST_F(PassTest, RequestsTakeBlocksFromPassesWhichMeasureTheSame) {
     const auto recorder = std::make_shared<PassRecorder>(hold_at);
     SubmitPass(*engine, pass, recorder);
     recorder->WaitUntilHeld();
-    std::vector<std::shared_ptr<testing::Recorder>> answers;
+    std::vector<std::shared_ptr<Recorder>> answers;
     for (Request& request : Requests(3, 100, 60)) {
-      answers.push_back(testing::Submit(*engine, std::move(request)));
+      answers.push_back(Submit(*engine, std::move(request)));
     }
     recorder->Release();
     for (size_t i = 0; i < alone.size(); ++i) {
@@ -420,7 +408,7 @@ TEST_F(PassTest, RequestsTakeBlocksFromPassesWhichMeasureTheSame) {
 }
 
 TEST_F(PassTest, PassesThatTogetherPassThePoolTakeTurns) {
-  const EngineOptions options = testing::WithBlocks(OptionsFor(model_), 15);
+  const EngineOptions options = WithBlocks(OptionsFor(model_), 15);
   const auto engine = Start(options);
   const auto expected = ByHand();
   std::vector<std::shared_ptr<PassRecorder>> recorders;
@@ -439,9 +427,9 @@ TEST_F(PassTest, ThePrefixCacheIsNeitherUsedNorFilled) {
   pass.decode_from = 200;
   ASSERT_TRUE(Measure(*engine, pass).ok());
   EXPECT_EQ(engine->Snapshot().blocks_cached, 0);
-  const auto answer = testing::Ask(*engine, Greedy(Prompt(200, 1), 2));
+  const auto answer = Ask(*engine, Greedy(Prompt(200, 1), 2));
   EXPECT_EQ(answer.finished->cached_tokens, 0);
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -11,17 +11,8 @@
 #include "engine/step_engine.h"
 #include "tests/testing/engine/engine_run.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Ask;
-using testing::Frozen;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Recorder;
-using testing::TinyModel;
-using testing::WaitUntilIdle;
 
 // Counts the requests that an engine has ended.
 class Ends final : public Observer {
@@ -43,13 +34,12 @@ class RouterTest : public ::testing::Test {
   void Start(const TinyModel& model, const std::function<void(EngineOptions&)>& change = {}) {
     EngineOptions options = OptionsFor(model);
     if (change) change(options);
-    const auto checkpoint = Checkpoint::Open(options.model_dir);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto checkpoint = Checkpoint::Open(options.model_dir).value();
     std::vector<std::unique_ptr<Engine>> engines;
     for (int i = 0; i < 2; ++i) {
       auto backend = MakeBackend({.name = "cpu", .num_threads = 1});
       ASSERT_TRUE(backend.ok()) << backend.status();
-      auto engine = StepEngine::Create(options, *checkpoint, *std::move(backend), &ends_[i]);
+      auto engine = StepEngine::Create(options, checkpoint, *std::move(backend), &ends_[i]);
       ASSERT_TRUE(engine.ok()) << engine.status();
       engines.push_back(*std::move(engine));
     }
@@ -61,7 +51,7 @@ class RouterTest : public ::testing::Test {
       stay_.push_back(std::make_shared<Recorder>());
       stay_.back()->SetCongested(true);
       const Request request = Greedy(Prompt(20, static_cast<uint32_t>(max_tokens)), max_tokens);
-      ASSERT_TRUE(testing::Submit(*engine_, request, stay_.back()).ok());
+      ASSERT_TRUE(Submit(*engine_, request, stay_.back()).ok());
     }
   }
 
@@ -123,4 +113,4 @@ TEST_F(RouterTest, WithoutAPrefixCacheNothingIsCredited) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

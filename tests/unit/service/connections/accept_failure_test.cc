@@ -58,13 +58,11 @@ extern "C" int accept4(int socket, sockaddr* address, socklen_t* length, int fla
   return static_cast<int>(syscall(SYS_accept4, socket, address, length, flags));
 }
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using testing::HasEnded;
-using testing::NewSocket;
 
 class AcceptFailureTest : public ::testing::Test {
  protected:
@@ -177,4 +175,4 @@ TEST_F(AcceptFailureTest, WhatComesBackFirstIsTheReserve) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -17,10 +17,8 @@
 #include "gmock/gmock.h"
 #include "tests/testing/net/client_socket.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::HasEnded;
 
 constexpr ThrottledRelay::Rate kFast = {.bytes_per_second = int64_t{1} << 40,
                                         .burst_bytes = int64_t{1} << 40};
@@ -189,4 +187,4 @@ TEST(ThrottledRelay, StopClosesAllAndWhatComesLater) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -43,10 +43,9 @@ class TlsFilesTest : public ::testing::Test {
 };
 
 TEST_F(TlsFilesTest, AWholeSetIsTaken) {
-  auto files = Open(true);
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_TRUE((*files)->has_client_roots());
-  EXPECT_THAT((*files)->Current()->client_roots, HasSubstr(authority_.pem()));
+  auto files = Open(true).value();
+  EXPECT_TRUE(files->has_client_roots());
+  EXPECT_THAT(files->Current()->client_roots, HasSubstr(authority_.pem()));
 }
 
 TEST_F(TlsFilesTest, WhatNoServerCouldUseIsRefusedByFlag) {
@@ -92,21 +91,20 @@ TEST_F(TlsFilesTest, AKeyThatEverybodyMayReadIsRefused) {
 }
 
 TEST_F(TlsFilesTest, AHalfDoneChangeKeepsWhatWorks) {
-  auto files = Open();
-  ASSERT_TRUE(files.ok());
-  const auto before = (*files)->Current();
+  auto files = Open().value();
+  const auto before = files->Current();
   const MadeCertificate next = authority_.Issue({.name = "next"});
   folder_.Write("cert.pem", next.certificate);
-  (*files)->file().Poll();
-  EXPECT_EQ((*files)->Current(), before) << "its key is not there yet";
-  EXPECT_FALSE((*files)->file().Status().current);
+  files->file().Poll();
+  EXPECT_EQ(files->Current(), before) << "its key is not there yet";
+  EXPECT_FALSE(files->file().Status().current);
   WriteKey(next.key);
-  (*files)->file().Poll();
-  EXPECT_EQ((*files)->Current()->certificates, next.certificate);
-  EXPECT_TRUE((*files)->file().Status().current);
+  files->file().Poll();
+  EXPECT_EQ(files->Current()->certificates, next.certificate);
+  EXPECT_TRUE(files->file().Status().current);
   WriteKey("garbage");
-  (*files)->file().Poll();
-  EXPECT_EQ((*files)->Current()->key, next.key);
+  files->file().Poll();
+  EXPECT_EQ(files->Current()->key, next.key);
 }
 
 TEST_F(TlsFilesTest, FollowsLinksAsKubernetesSwapsThem) {
@@ -126,13 +124,12 @@ TEST_F(TlsFilesTest, FollowsLinksAsKubernetesSwapsThem) {
     fs::remove(root / name);
     fs::create_symlink(fs::path("..data") / name, root / name);
   }
-  auto files = Open();
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ((*files)->Current()->key, first.key);
+  auto files = Open().value();
+  EXPECT_EQ(files->Current()->key, first.key);
   fs::create_directory_symlink("..2", root / "..new");
   fs::rename(root / "..new", root / "..data");
-  (*files)->file().Poll();
-  EXPECT_EQ((*files)->Current()->key, second.key);
+  files->file().Poll();
+  EXPECT_EQ(files->Current()->key, second.key);
 }
 
 TEST(OwnCertificate, IsOneOfItsOwnEachTime) {

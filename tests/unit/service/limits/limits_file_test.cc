@@ -18,15 +18,14 @@ using ::testing::StartsWith;
 
 TEST(LimitsFile, SaysNothingSoNobodyHasBoundsButOfProfiles) {
   for (const char* text : {"{}", R"({"default": {}})", R"({"tenants": {}})"}) {
-    const auto table = ParseLimits(text);
-    ASSERT_TRUE(table.ok()) << table.status();
-    EXPECT_EQ(table->others.max_calls, 0);
-    EXPECT_EQ(table->others.tokens_per_second, 0.0);
-    EXPECT_EQ(table->others.weight, 1.0);
-    EXPECT_EQ(table->others.max_calibrations, 0);
-    EXPECT_EQ(table->others.profiles.versions, 1000);
-    EXPECT_EQ(table->others.profiles.bytes, 256 << 20);
-    EXPECT_TRUE(table->named.empty());
+    const auto table = ParseLimits(text).value();
+    EXPECT_EQ(table.others.max_calls, 0);
+    EXPECT_EQ(table.others.tokens_per_second, 0.0);
+    EXPECT_EQ(table.others.weight, 1.0);
+    EXPECT_EQ(table.others.max_calibrations, 0);
+    EXPECT_EQ(table.others.profiles.versions, 1000);
+    EXPECT_EQ(table.others.profiles.bytes, 256 << 20);
+    EXPECT_TRUE(table.named.empty());
   }
 }
 
@@ -53,11 +52,12 @@ TEST(LimitsFile, ATenantHasWhatTheDefaultSaysAndItsOwn) {
 }
 
 TEST(LimitsFile, WithoutABurstAMinuteOfTheRateIsIt) {
-  const auto table = ParseLimits(
-      R"({"default": {"tokens_per_second": 10}, "tenants": {"a": {"tokens_per_second": 0.25}}})");
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_EQ(table->others.burst_tokens, 600);
-  EXPECT_EQ(table->named.at("a").burst_tokens, 15);
+  const auto table =
+      ParseLimits(
+          R"({"default": {"tokens_per_second": 10}, "tenants": {"a": {"tokens_per_second": 0.25}}})")
+          .value();
+  EXPECT_EQ(table.others.burst_tokens, 600);
+  EXPECT_EQ(table.named.at("a").burst_tokens, 15);
 }
 
 TEST(LimitsFile, RefusesWhatItDoesNotKnowAndSaysWhere) {

@@ -10,10 +10,9 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/process/log_pipe.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
-using testing::LogPipe;
 using ::testing::StartsWith;
 
 bool IsPrintable(const std::string& line) {
@@ -192,4 +191,4 @@ TEST(Log, NobodyThereToReadIsNoTrouble) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

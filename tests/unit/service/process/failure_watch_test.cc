@@ -12,14 +12,11 @@
 #include "tests/testing/process/log_pipe.h"
 #include "tests/testing/profiles/faulty_store.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::FaultyStore;
 using ::testing::IsEmpty;
-using testing::LogPipe;
-using testing::PuppetEngine;
 
 class FailureWatchTest : public ::testing::Test {
  protected:
@@ -95,4 +92,4 @@ TEST_F(FailureWatchTest, NeedsNoStore) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -15,13 +15,10 @@
 #include "tests/testing/process/page_reader.h"
 #include "tests/testing/process/page_text.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Labels;
-using testing::PageFamily;
-using testing::PageReader;
 
 Tenant TenantNamed(const std::string& id) {
   return Tenant::Parse(id).value();
@@ -90,9 +87,9 @@ class MetricsPageTest : public ::testing::Test {
  protected:
   MetricsPageTest() {
     telemetry_.SetModel(engine_->info(), std::chrono::seconds(3));
-    Request request = testing::Greedy(testing::Prompt(100, 1), 10);
+    Request request = Greedy(Prompt(100, 1), 10);
     request.tenant = "acme";
-    testing::Ask(*engine_, std::move(request));
+    Ask(*engine_, std::move(request));
     CallRecord record{.method = "Generate", .tenant = "acme"};
     record.submitted = true;
     telemetry_.OnCallEnd(record);
@@ -103,12 +100,12 @@ class MetricsPageTest : public ::testing::Test {
   }
   PageReader Page() {
     status_.telemetry = telemetry_.Snapshot();
-    return PageReader(testing::PageText(MetricsPage(status_, telemetry_)));
+    return PageReader(PageText(MetricsPage(status_, telemetry_)));
   }
 
-  testing::TinyModel model_;
+  TinyModel model_;
   Telemetry telemetry_;
-  std::unique_ptr<Engine> engine_ = testing::Start(testing::OptionsFor(model_), &telemetry_);
+  std::unique_ptr<Engine> engine_ = Start(OptionsFor(model_), &telemetry_);
   ServerStatus status_ = Everything(engine_->info());
 };
 
@@ -292,7 +289,7 @@ TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {
 
 TEST_F(MetricsPageTest, WhileTheModelLoadsThereIsAStateAndNoModel) {
   Telemetry telemetry;
-  const PageReader page(testing::PageText(telemetry));
+  const PageReader page(PageText(telemetry));
   EXPECT_EQ(page.Value("eta_engine_state", {{"state", "loading"}}), 1.0);
   EXPECT_EQ(page.Sum("eta_engine_state"), 1.0);
   EXPECT_TRUE(page.families().at("eta_requests_running").samples.empty());
@@ -314,7 +311,7 @@ TEST_F(MetricsPageTest, VersionsBeyondTheLimitOfLabelsAreNotListed) {
         {.tenant = TenantNamed("acme"), .name = "legal", .version = version});
   }
   status_.telemetry = telemetry_.Snapshot();
-  const PageReader page(testing::PageText(MetricsPage(status_, labels)));
+  const PageReader page(PageText(MetricsPage(status_, labels)));
   EXPECT_EQ(page.families().at("eta_profile_info").samples.size(), 3u);
   EXPECT_EQ(page.Value("eta_profiles_loaded", {{"model", "tiny"}}), 14.0);
 }
@@ -322,7 +319,7 @@ TEST_F(MetricsPageTest, VersionsBeyondTheLimitOfLabelsAreNotListed) {
 TEST(MetricFamilies, LabelsReadBackAsTheyWere) {
   MetricFamilies page("a\"b\\c\nd");
   page.AddOnly("eta_requests_running", 5);
-  const PageReader read(testing::PageText(page.Release()));
+  const PageReader read(PageText(page.Release()));
   EXPECT_EQ(read.Value("eta_requests_running", {{"model", "a\"b\\c\nd"}}), 5.0);
 }
 
@@ -330,7 +327,7 @@ TEST(MetricFamilies, IntegersReadBackExactly) {
   for (const int64_t value : {int64_t{0}, int64_t{1} << 31, (int64_t{1} << 53) - 1}) {
     MetricFamilies page("m");
     page.AddOnly("eta_attention_keys_read_total", value);
-    EXPECT_EQ(PageReader(testing::PageText(page.Release())).Sum("eta_attention_keys_read_total"),
+    EXPECT_EQ(PageReader(PageText(page.Release())).Sum("eta_attention_keys_read_total"),
               static_cast<double>(value));
   }
 }
@@ -340,7 +337,7 @@ TEST(MetricFamilies, BoundsOfBucketsAreShort) {
   page.AddOnly("eta_step_tokens", Histogram(BatchBuckets()));
   page.AddOnly("eta_inter_token_latency_seconds", Histogram(InterTokenBuckets()));
   page.AddOnly("eta_request_density_ratio", Histogram(RatioBuckets()));
-  const std::string text = testing::PageText(page.Release());
+  const std::string text = PageText(page.Release());
   for (const char* bound : {"16384", "0.001", "0.015", "0.8", "10", "0.075", "+Inf"}) {
     EXPECT_THAT(text, HasSubstr(std::string("le=\"") + bound + "\"")) << bound;
   }
@@ -355,4 +352,4 @@ TEST(MetricCatalogue, IsWhatTheDocumentSays) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

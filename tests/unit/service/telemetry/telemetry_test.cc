@@ -15,18 +15,8 @@
 #include "tests/testing/process/page_reader.h"
 #include "tests/testing/process/page_text.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::AskTogether;
-using testing::Frozen;
-using testing::Greedy;
-using testing::OptionsFor;
-using testing::PageReader;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
-using testing::WithBlocks;
 
 // Full, dynamic and two profiles; two tenants.
 std::vector<Request> Mixed(const ModelConfig& config) {
@@ -108,7 +98,7 @@ class TelemetryTest : public ::testing::Test {
     engine_ = Start(options, &telemetry_);
     telemetry_.SetModel(engine_->info(), std::chrono::milliseconds(5));
   }
-  PageReader Page() { return PageReader(testing::PageText(telemetry_)); }
+  PageReader Page() { return PageReader(PageText(telemetry_)); }
 
   TinyModel model_;
   Telemetry telemetry_;
@@ -181,8 +171,8 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
   EXPECT_GT(snapshot.server.preemptions, 0);
   for (const auto& [key, want] : by_mode) {
     const bool frozen = key.first == AttentionMode::kProfile;
-    const testing::Labels labels = {{"mode", std::string(Name(key.first))},
-                                    {"profile", frozen ? key.second : "none"}};
+    const Labels labels = {{"mode", std::string(Name(key.first))},
+                           {"profile", frozen ? key.second : "none"}};
     const AttentionSums& totals = want.attention;
     EXPECT_EQ(page.Sum("eta_attention_decode_rows_total", labels), number(totals.decode_rows));
     EXPECT_EQ(page.Sum("eta_attention_keys_attended_total", labels), number(totals.keys_attended));
@@ -211,7 +201,7 @@ TEST_F(TelemetryTest, SnapshotAndPageAddUpToTheAnswers) {
   }
   for (const auto& [mode, requests_of] :
        {std::pair("full", 4.0), {"dynamic", 4.0}, {"profile", 8.0}}) {
-    const testing::Labels labels = {{"model", "tiny"}, {"mode", mode}};
+    const Labels labels = {{"model", "tiny"}, {"mode", mode}};
     EXPECT_EQ(page.Count("eta_time_to_first_token_seconds", labels), requests_of);
   }
   EXPECT_EQ(
@@ -280,7 +270,7 @@ TEST_F(TelemetryTest, ManyNamesTakeBoundedRoomAndNothingIsLost) {
   const TelemetrySnapshot snapshot = telemetry.Snapshot();
   EXPECT_LE(snapshot.accounts.size(), Telemetry::kMaxAccounts + 52);
   EXPECT_LE(snapshot.calls.size(), Telemetry::kMaxCallSeries + 52);
-  const PageReader page(testing::PageText(telemetry));
+  const PageReader page(PageText(telemetry));
   EXPECT_EQ(page.Sum("eta_generated_tokens_total"), 10'000.0);
   EXPECT_EQ(page.Sum("eta_prompt_tokens_total"), 30'000.0);
   EXPECT_EQ(page.Sum("eta_requests_total"), 10'000.0);
@@ -364,12 +354,12 @@ class LabelFoldTest : public TelemetryTest {
     ADD_FAILURE() << "no version " << version;
     return {};
   }
-  double Tokens(const testing::Labels& labels) {
-    return PageReader(testing::PageText(folding_)).Sum("eta_generated_tokens_total", labels);
+  double Tokens(const Labels& labels) {
+    return PageReader(PageText(folding_)).Sum("eta_generated_tokens_total", labels);
   }
-  double Densities(const testing::Labels& labels) {
+  double Densities(const Labels& labels) {
     double sum = 0.0;
-    const PageReader page(testing::PageText(folding_));
+    const PageReader page(PageText(folding_));
     for (const auto& [got, count] : page.families().at("eta_request_density_ratio").counts) {
       if (std::includes(got.begin(), got.end(), labels.begin(), labels.end())) sum += count;
     }
@@ -412,7 +402,7 @@ TEST_F(LabelFoldTest, WhatHasGoneCountsForNoLabelAndStaysInTheSums) {
   CallRecord made_up{.method = "Generate", .tenant = "nobody"};
   made_up.status = absl::InvalidArgumentError("");
   folding_.OnCallEnd(made_up);
-  const auto page = [this] { return PageReader(testing::PageText(folding_)); };
+  const auto page = [this] { return PageReader(PageText(folding_)); };
   EXPECT_EQ(page().Sum("eta_requests_total", {{"tenant", "other"}}), 1.0);
   Ask("c", "chat", 1);
   const PageReader after = page();
@@ -491,7 +481,7 @@ TEST_F(LabelFoldTest, AVersionGoesAloneAndItsTenantKeepsTheSums) {
   EXPECT_EQ(Densities({{"profile", "legal"}, {"version", "3"}}), 1.0);
   EXPECT_EQ(Tokens({{"profile", "legal"}}), 2.0);
   EXPECT_EQ(Tokens({{"version", "other"}}), 0.0);
-  const PageReader page(testing::PageText(folding_));
+  const PageReader page(PageText(folding_));
   for (const char* version : {"2", "3"}) {
     EXPECT_EQ(page.Sum("eta_requests_total", {{"profile", "legal"}, {"version", version}}), 1.0)
         << version;
@@ -843,4 +833,4 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -16,12 +16,11 @@ using ::testing::SizeIs;
 class RankSourceTest : public TextCase {};
 
 TEST_F(RankSourceTest, RanksShareAStepWithoutOverlap) {
-  const auto data = Open({.sequence_tokens = 50});
-  ASSERT_TRUE(data.ok()) << data.status();
+  const auto data = Open({.sequence_tokens = 50}).value();
   std::multiset<std::vector<int32_t>> seen;
   std::multiset<std::vector<int32_t>> expected;
   for (uint64_t rank = 0; rank < 3; ++rank) {
-    auto batches = ReadMicroBatches(**data, LossKind::kText, 12 + rank * 4, 2, 2);
+    auto batches = ReadMicroBatches(*data, LossKind::kText, 12 + rank * 4, 2, 2);
     ASSERT_TRUE(batches.ok()) << batches.status();
     RankSource source;
     source.Give(*std::move(batches));
@@ -42,7 +41,7 @@ TEST_F(RankSourceTest, RanksShareAStepWithoutOverlap) {
     }
     EXPECT_TRUE(absl::IsOutOfRange(source.Next(batch)));
   }
-  const auto all = (*data)->Read(12, 12);
+  const auto all = data->Read(12, 12);
   for (size_t row = 0; row < 12; ++row) {
     const auto begin = all->tokens.begin() + static_cast<std::ptrdiff_t>(row * 51);
     expected.emplace(begin, begin + 51);
@@ -51,11 +50,9 @@ TEST_F(RankSourceTest, RanksShareAStepWithoutOverlap) {
 }
 
 TEST_F(RankSourceTest, OnlyAnswersCountAndEachTaskAsMuch) {
-  const auto data = Open({.sequence_tokens = 600, .retrieval_share = 0.5});
-  ASSERT_TRUE(data.ok()) << data.status();
-  const auto batches = ReadMicroBatches(**data, LossKind::kAnswers, 0, 1, 8);
-  ASSERT_TRUE(batches.ok()) << batches.status();
-  const MicroBatch& batch = batches->front();
+  const auto data = Open({.sequence_tokens = 600, .retrieval_share = 0.5}).value();
+  const auto batches = ReadMicroBatches(*data, LossKind::kAnswers, 0, 1, 8).value();
+  const MicroBatch& batch = batches.front();
   int tasks = 0;
   for (size_t row = 0; row < 8; ++row) {
     const auto weights = std::span(batch.ce_weights).subspan(row * 600, 600);

@@ -42,22 +42,20 @@ TEST(ExportedConfig, OfAModelFromScratchComesBack) {
   spec.config.block_size = 16;
   spec.config.bos_id = 1;
   spec.config.eos_ids = {2};
-  const auto gated = ParseModelConfig(PretrainedConfigJson(spec, 5.0f));
-  ASSERT_TRUE(gated.ok()) << gated.status();
-  EXPECT_TRUE(gated->has_predictor);
-  EXPECT_EQ(gated->gate, Gate::kSilu);
-  EXPECT_EQ(gated->beta, 5.0f);
-  EXPECT_EQ(gated->norm_eps, 1e-5f);
-  EXPECT_EQ(gated->head_dim, 8);
-  EXPECT_EQ(gated->block_size, 16);
-  EXPECT_EQ(gated->eos_ids, std::vector<int32_t>{2});
-  EXPECT_EQ(ExpectedTensors(*gated).count("model.layers.2.self_attn.tau_proj.weight"), 1u);
+  const auto gated = ParseModelConfig(PretrainedConfigJson(spec, 5.0f)).value();
+  EXPECT_TRUE(gated.has_predictor);
+  EXPECT_EQ(gated.gate, Gate::kSilu);
+  EXPECT_EQ(gated.beta, 5.0f);
+  EXPECT_EQ(gated.norm_eps, 1e-5f);
+  EXPECT_EQ(gated.head_dim, 8);
+  EXPECT_EQ(gated.block_size, 16);
+  EXPECT_EQ(gated.eos_ids, std::vector<int32_t>{2});
+  EXPECT_EQ(ExpectedTensors(gated).count("model.layers.2.self_attn.tau_proj.weight"), 1u);
 
   spec.gate = GateKind::kNone;
   spec.thresholds = ThresholdSource::kNone;
-  const auto dense = ParseModelConfig(PretrainedConfigJson(spec, 5.0f));
-  ASSERT_TRUE(dense.ok()) << dense.status();
-  EXPECT_FALSE(dense->has_predictor);
+  const auto dense = ParseModelConfig(PretrainedConfigJson(spec, 5.0f)).value();
+  EXPECT_FALSE(dense.has_predictor);
 
   spec.gate = GateKind::kAdditive;
   spec.thresholds = ThresholdSource::kPredicted;
@@ -71,19 +69,17 @@ TEST(ExportedConfig, AnAdaptedModelKeepsWhatItsFamilyHas) {
     Json original = Original(family);
     if (std::string(family) == "llama") original["attention_bias"] = true;
     if (std::string(family) == "mistral") original["sliding_window"] = 512;
-    const auto before = ParseModelConfig(original.dump());
-    ASSERT_TRUE(before.ok()) << before.status();
-    const auto after = ParseModelConfig(AdaptedConfigJson(original.dump(), spec, 5.0f));
-    ASSERT_TRUE(after.ok()) << after.status();
-    EXPECT_TRUE(after->has_predictor);
-    EXPECT_EQ(after->gate, Gate::kSilu);
-    EXPECT_EQ(after->index, IndexKind::kOutlier);
-    EXPECT_EQ(after->sink_blocks, 1);
-    EXPECT_EQ(after->qkv_bias, before->qkv_bias);
-    EXPECT_EQ(after->out_bias, before->out_bias);
-    EXPECT_EQ(after->head_norms, before->head_norms);
-    EXPECT_EQ(after->sliding_window, before->sliding_window);
-    EXPECT_EQ(ExpectedTensors(*after).size(), ExpectedTensors(*before).size() + 8);
+    const auto before = ParseModelConfig(original.dump()).value();
+    const auto after = ParseModelConfig(AdaptedConfigJson(original.dump(), spec, 5.0f)).value();
+    EXPECT_TRUE(after.has_predictor);
+    EXPECT_EQ(after.gate, Gate::kSilu);
+    EXPECT_EQ(after.index, IndexKind::kOutlier);
+    EXPECT_EQ(after.sink_blocks, 1);
+    EXPECT_EQ(after.qkv_bias, before.qkv_bias);
+    EXPECT_EQ(after.out_bias, before.out_bias);
+    EXPECT_EQ(after.head_norms, before.head_norms);
+    EXPECT_EQ(after.sliding_window, before.sliding_window);
+    EXPECT_EQ(ExpectedTensors(after).size(), ExpectedTensors(before).size() + 8);
   }
 }
 

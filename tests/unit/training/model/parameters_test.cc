@@ -92,56 +92,49 @@ TEST_F(ParametersTest, StartDenseAndByTheSeed) {
 
 TEST_F(ParametersTest, AreThoseOfTheCheckpoint) {
   const eta::testing::TinyModel tiny({.dtype = DType::kBFloat16});
-  const auto checkpoint = Checkpoint::Open(tiny.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto config = ParseModelConfig(checkpoint->config_json());
-  ASSERT_TRUE(config.ok());
-  const auto parameters = Make(SpecOf(*config));
-  ASSERT_TRUE(parameters->Load(*checkpoint, {}).ok());
-  for (const auto& [name, info] : checkpoint->tensors()) {
-    const auto bytes = checkpoint->Read(name);
-    const auto values = parameters->Read(name);
-    ASSERT_TRUE(values.ok()) << values.status();
-    for (size_t i = 0; i < values->size(); ++i) {
-      ASSERT_EQ((*values)[i], LoadElement(info.dtype, bytes->data(), static_cast<int64_t>(i)))
-          << name;
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
+  const auto parameters = Make(SpecOf(config));
+  ASSERT_TRUE(parameters->Load(checkpoint, {}).ok());
+  for (const auto& [name, info] : checkpoint.tensors()) {
+    const auto bytes = checkpoint.Read(name);
+    const auto values = parameters->Read(name).value();
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], LoadElement(info.dtype, bytes->data(), static_cast<int64_t>(i))) << name;
     }
   }
 }
 
 TEST_F(ParametersTest, PredictorsThatACheckpointLacksStartDense) {
   const eta::testing::TinyModel tiny({.has_predictor = false});
-  const auto checkpoint = Checkpoint::Open(tiny.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  ModelSpec spec = SpecOf(*ParseModelConfig(checkpoint->config_json()));
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  ModelSpec spec = SpecOf(*ParseModelConfig(checkpoint.config_json()));
   EXPECT_EQ(spec.gate, GateKind::kNone);
   spec.gate = GateKind::kSilu;
   spec.thresholds = ThresholdSource::kPredicted;
   const auto parameters = Make(spec);
-  ASSERT_TRUE(parameters->Load(*checkpoint, {.threshold_bias = -3.0f}).ok());
+  ASSERT_TRUE(parameters->Load(checkpoint, {.threshold_bias = -3.0f}).ok());
   EXPECT_THAT(*parameters->Read("model.layers.0.self_attn.tau_proj.bias"), Each(-3.0f));
 }
 
 TEST_F(ParametersTest, RefusesACheckpointOfAnotherShape) {
   const eta::testing::TinyModel tiny;
-  const auto checkpoint = Checkpoint::Open(tiny.path());
-  ASSERT_TRUE(checkpoint.ok());
-  ModelSpec spec = SpecOf(*ParseModelConfig(checkpoint->config_json()));
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  ModelSpec spec = SpecOf(*ParseModelConfig(checkpoint.config_json()));
   spec.config.ffn_dim += 1;
-  EXPECT_EQ(Make(spec)->Load(*checkpoint, {}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Make(spec)->Load(checkpoint, {}).code(), absl::StatusCode::kFailedPrecondition);
   spec.config.ffn_dim -= 1;
   spec.config.num_layers += 1;
-  const absl::Status missing = Make(spec)->Load(*checkpoint, {});
+  const absl::Status missing = Make(spec)->Load(checkpoint, {});
   EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(missing.message().find("is missing"), std::string::npos) << missing;
 }
 
 TEST_F(ParametersTest, RefusesNan) {
   const eta::testing::TinyModel tiny({.tied = false, .nan_embedding = 3});
-  const auto checkpoint = Checkpoint::Open(tiny.path());
-  ASSERT_TRUE(checkpoint.ok());
-  const auto parameters = Make(SpecOf(*ParseModelConfig(checkpoint->config_json())));
-  EXPECT_EQ(parameters->Load(*checkpoint, {}).code(), absl::StatusCode::kFailedPrecondition);
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  const auto parameters = Make(SpecOf(*ParseModelConfig(checkpoint.config_json())));
+  EXPECT_EQ(parameters->Load(checkpoint, {}).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ParametersTest, AreReadAndWrittenByName) {

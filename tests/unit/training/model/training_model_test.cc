@@ -91,16 +91,14 @@ std::vector<float> TrainingLogprobs(const Checkpoint& checkpoint, const ModelCon
 }
 
 void ExpectTheEngines(const std::string& folder, TrainingBackend& backend, double tolerance) {
-  const auto checkpoint = Checkpoint::Open(folder);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto config = ParseModelConfig(checkpoint->config_json());
-  ASSERT_TRUE(config.ok()) << config.status();
+  const auto checkpoint = Checkpoint::Open(folder).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
   const std::vector<int32_t> all =
-      SomeTokens(std::min(100, config->max_context) + 1, config->vocab_size);
+      SomeTokens(std::min(100, config.max_context) + 1, config.vocab_size);
   const std::span<const int32_t> tokens(all.data(), all.size() - 1);
   const std::span<const int32_t> targets(all.data() + 1, all.size() - 1);
-  const std::vector<float> expected = EngineLogprobs(*checkpoint, *config, tokens, targets);
-  const std::vector<float> got = TrainingLogprobs(*checkpoint, *config, backend, tokens, targets);
+  const std::vector<float> expected = EngineLogprobs(checkpoint, config, tokens, targets);
+  const std::vector<float> got = TrainingLogprobs(checkpoint, config, backend, tokens, targets);
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(got[i], expected[i], tolerance) << folder << ", row " << i;
   }
@@ -126,12 +124,11 @@ TEST(TrainingModel, SaysWhatTheEngineSaysOfEveryFamily) {
     const std::filesystem::path root = std::string(ETA_SOURCE_DIR "/tests/golden/") + kind;
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       if (!entry.is_directory() || !std::filesystem::exists(entry.path() / "config.json")) continue;
-      const auto checkpoint = Checkpoint::Open(entry.path());
-      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-      const auto config = ParseModelConfig(checkpoint->config_json());
+      const auto checkpoint = Checkpoint::Open(entry.path()).value();
+      const auto config = ParseModelConfig(checkpoint.config_json());
       ASSERT_TRUE(config.ok()) << entry.path();
       // A tied model whose head is another is not one that training can keep.
-      if (config->tie_word_embeddings && checkpoint->tensors().contains("lm_head.weight")) continue;
+      if (config->tie_word_embeddings && checkpoint.tensors().contains("lm_head.weight")) continue;
       ExpectTheEngines(entry.path(), *cpu, 2e-4);
       ++folders;
     }
@@ -201,10 +198,9 @@ TEST(TrainingModel, DivergesNotFromItself) {
   ToyModel student = MakeToy(spec, *cpu, {.sequences = 2, .length = 20});
   ToyModel teacher =
       MakeToy(spec, *cpu, {.sequences = 2, .length = 20, .backward = false}, TrainedPart::kNothing);
-  const auto ran = student.model->Run(batch.view(), {}, teacher.model.get(), false);
-  ASSERT_TRUE(ran.ok()) << ran.status();
-  EXPECT_NEAR(ran->divergence, 0.0, 1e-5);
-  EXPECT_EQ(ran->rows, 40);
+  const auto ran = student.model->Run(batch.view(), {}, teacher.model.get(), false).value();
+  EXPECT_NEAR(ran.divergence, 0.0, 1e-5);
+  EXPECT_EQ(ran.rows, 40);
 }
 
 // A predictor that admits everything is nearly a dense model, and its densities say so.
@@ -217,20 +213,18 @@ TEST(TrainingModel, StartsDense) {
   ToyModel gated = MakeToy(spec, *cpu, {.sequences = 2, .length = 130, .backward = false});
   StepSettings settings = kSettings;
   settings.beta = 1.0f;
-  const auto with_gate = gated.model->Run(batch.view(), settings, nullptr, false);
-  ASSERT_TRUE(with_gate.ok()) << with_gate.status();
-  EXPECT_GT(with_gate->MeanGateDensity(), 0.99);
-  EXPECT_LE(with_gate->MeanGateDensity(), 1.0);
-  EXPECT_GT(with_gate->MeanBlockDensity(), 0.99);
-  EXPECT_EQ(with_gate->gate_density.size(), 8u);
-  EXPECT_EQ(with_gate->block_density.size(), 4u);
+  const auto with_gate = gated.model->Run(batch.view(), settings, nullptr, false).value();
+  EXPECT_GT(with_gate.MeanGateDensity(), 0.99);
+  EXPECT_LE(with_gate.MeanGateDensity(), 1.0);
+  EXPECT_GT(with_gate.MeanBlockDensity(), 0.99);
+  EXPECT_EQ(with_gate.gate_density.size(), 8u);
+  EXPECT_EQ(with_gate.block_density.size(), 4u);
   spec.gate = GateKind::kNone;
   spec.thresholds = ThresholdSource::kNone;
   ToyModel plain = MakeToy(spec, *cpu, {.sequences = 2, .length = 130, .backward = false});
-  const auto without = plain.model->Run(batch.view(), settings, nullptr, false);
-  ASSERT_TRUE(without.ok());
-  EXPECT_NEAR(with_gate->cross_entropy / without->cross_entropy, 1.0, 1e-3);
-  EXPECT_TRUE(std::isnan(without->MeanGateDensity()));
+  const auto without = plain.model->Run(batch.view(), settings, nullptr, false).value();
+  EXPECT_NEAR(with_gate.cross_entropy / without.cross_entropy, 1.0, 1e-3);
+  EXPECT_TRUE(std::isnan(without.MeanGateDensity()));
 }
 
 TEST(TrainingModel, RefusesBatchesThatDoNotFit) {

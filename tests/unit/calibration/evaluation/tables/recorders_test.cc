@@ -19,10 +19,8 @@
 #include "gtest/gtest.h"
 #include "tests/testing/engine/tiny_model.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::TinyModel;
 
 constexpr int32_t kContext = 150;
 constexpr float kOffset = 0.25f;
@@ -159,8 +157,7 @@ TEST_P(RecordersTest, CountsAreThoseOfTheModelsOps) {
   const int32_t b = config_.block_size;
   for (size_t l = 0; l < 2; ++l) {
     const RecordedLayer& layer = window.layers[l];
-    const auto bounds = BlockBounds::Of(window, layer, {.block_size = b, .z = options.z});
-    ASSERT_TRUE(bounds.ok()) << bounds.status();
+    const auto bounds = BlockBounds::Of(window, layer, {.block_size = b, .z = options.z}).value();
     const auto densities = ActiveDensities(window, layer);
     double rescued = 0.0;  // rows that read the block of the largest bound, though below tau
     for (size_t h = 0; h < heads; ++h) {
@@ -168,7 +165,7 @@ TEST_P(RecordersTest, CountsAreThoseOfTheModelsOps) {
       for (size_t r = 0; r < layer.rows.size(); ++r) {
         const RecordedRow& row = layer.rows[r];
         active += densities[h][r] * row.num_keys();
-        const auto of_row = bounds->Row(row, static_cast<int32_t>(h));
+        const auto of_row = bounds.Row(row, static_cast<int32_t>(h));
         auto admitted =
             std::ranges::count_if(of_row, [&](float bound) { return bound >= row.thresholds[h]; });
         if (admitted == 0 && !of_row.empty()) {
@@ -180,7 +177,7 @@ TEST_P(RecordersTest, CountsAreThoseOfTheModelsOps) {
       }
       EXPECT_NEAR(active, static_cast<double>(above[l * heads + h]), 1e-6);
     }
-    const std::vector<double> sums = IndexQualitySums(window, layer, std::array{*bounds}).front();
+    const std::vector<double> sums = IndexQualitySums(window, layer, std::array{bounds}).front();
     double shares = 0.0;
     for (size_t r = 0; r < layer.rows.size(); ++r) {
       for (size_t h = 0; h < heads; ++h) {
@@ -259,4 +256,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, RecordersTest, ::testing::Values("reference", "c
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -50,10 +50,9 @@ class TinyGoldenTest : public ::testing::TestWithParam<const char*> {
   // The sums that the program got.
   void Expect(const std::vector<double>& got, const std::string& name,
               double tolerance = 2e-4) const {
-    const auto bytes = expected_.Read(name);
-    ASSERT_TRUE(bytes.ok()) << bytes.status();
-    std::vector<double> wanted(bytes->size() / sizeof(double));
-    std::memcpy(wanted.data(), bytes->data(), bytes->size());
+    const auto bytes = expected_.Read(name).value();
+    std::vector<double> wanted(bytes.size() / sizeof(double));
+    std::memcpy(wanted.data(), bytes.data(), bytes.size());
     ASSERT_EQ(got.size(), wanted.size()) << name;
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_NEAR(got[i], wanted[i], tolerance * (1.0 + std::abs(wanted[i]))) << name << " " << i;
@@ -104,9 +103,8 @@ TEST_P(TinyGoldenTest, MeasuresOfFullAttention) {
     Expect(statistics, "statistics" + suffix);
     Expect(explained, "explained" + suffix);
     const auto bounds =
-        BlockBounds::Of(window, layer, {.block_size = config_.block_size, .z = z()});
-    ASSERT_TRUE(bounds.ok()) << bounds.status();
-    Expect(IndexQualitySums(window, layer, std::span(&*bounds, 1)).front(), "index" + suffix);
+        BlockBounds::Of(window, layer, {.block_size = config_.block_size, .z = z()}).value();
+    Expect(IndexQualitySums(window, layer, std::span(&bounds, 1)).front(), "index" + suffix);
   }
 }
 

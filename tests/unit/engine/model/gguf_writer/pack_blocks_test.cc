@@ -48,13 +48,12 @@ TEST(PackBlocks, ABlockOfQ8IsOneScaleAndWholeNumbers) {
   values[2] = -0.25f;
   values[3] = 0.24f;
   values[31] = 10.0f;
-  const auto blocks = PackBlocks(LayoutOf(GgmlType::kQ8_0), values);
-  ASSERT_TRUE(blocks.ok()) << blocks.status();
-  ASSERT_EQ(blocks->size(), 34u);
+  const auto blocks = PackBlocks(LayoutOf(GgmlType::kQ8_0), values).value();
+  ASSERT_EQ(blocks.size(), 34u);
   uint16_t scale;
-  std::memcpy(&scale, blocks->data(), sizeof(scale));
+  std::memcpy(&scale, blocks.data(), sizeof(scale));
   EXPECT_EQ(HalfToFloat(scale), 0.5f);
-  const auto number = [&](size_t i) { return static_cast<int8_t>((*blocks)[2 + i]); };
+  const auto number = [&](size_t i) { return static_cast<int8_t>(blocks[2 + i]); };
   EXPECT_EQ(number(0), -127);
   EXPECT_EQ(number(1), 1);
   EXPECT_EQ(number(2), -1);

@@ -9,19 +9,10 @@
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/kernels/deferring_backend.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
 
-using testing::Ask;
-using testing::AskTogether;
-using testing::FrozenAt;
-using testing::Greedy;
-using testing::kAboveAllBounds;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
-using Answer = testing::Recorder::Answer;
+using Answer = Recorder::Answer;
 
 constexpr int32_t kPrompt = 100;
 constexpr int32_t kTokens = 160;
@@ -141,7 +132,7 @@ TEST_F(MinMass, TheSwitchDependsOnTheRequestAlone) {
     ASSERT_TRUE(alone.back().finished->full_from.has_value());
   }
   // Three answers of 17 blocks each in a pool of 36: somebody gives way, and is computed again.
-  const auto engine = Start(testing::WithBlocks(Options(), 36));
+  const auto engine = Start(WithBlocks(Options(), 36));
   const std::vector<Answer> together = AskTogether(*engine, requests);
   int32_t preemptions = 0;
   for (size_t i = 0; i < together.size(); ++i) {
@@ -159,13 +150,12 @@ TEST_F(MinMass, TheSwitchDependsOnTheRequestAlone) {
 TEST_F(MinMass, StepsThatArePreparedChangeNothing) {
   const Answer plain = Ask(*Start(Options()), Losing(0.999f));
   const EngineOptions options = Options();
-  const auto checkpoint = Checkpoint::Open(options.model_dir);
-  ASSERT_TRUE(checkpoint.ok());
-  auto engine = StepEngine::Create(
-      options, *checkpoint,
-      std::make_unique<testing::DeferringBackend>(MakeBackend(options.backend).value()));
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  const Answer deferred = Ask(**engine, Losing(0.999f));
+  const auto checkpoint = Checkpoint::Open(options.model_dir).value();
+  auto engine =
+      StepEngine::Create(options, checkpoint,
+                         std::make_unique<DeferringBackend>(MakeBackend(options.backend).value()))
+          .value();
+  const Answer deferred = Ask(*engine, Losing(0.999f));
   EXPECT_EQ(deferred.finished->full_from, plain.finished->full_from);
   EXPECT_EQ(deferred.ids, plain.ids);
   EXPECT_EQ(deferred.finished->attention.mass_kept(), plain.finished->attention.mass_kept());
@@ -178,4 +168,4 @@ TEST_F(MinMass, IsMeasuredWithoutARateToo) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing

@@ -16,18 +16,8 @@
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 
-namespace eta {
+namespace eta::testing {
 namespace {
-
-using testing::Ask;
-using testing::AskTogether;
-using testing::FrozenAt;
-using testing::Greedy;
-using testing::kAboveAllBounds;
-using testing::OptionsFor;
-using testing::Prompt;
-using testing::Start;
-using testing::TinyModel;
 
 class Shadow : public ::testing::Test {
  protected:
@@ -209,15 +199,15 @@ class BrokenShadow final : public ForwardingBackend {
 
 TEST_F(Shadow, WhatIsNotFiniteIsNotCounted) {
   const EngineOptions options = Options();
-  const auto checkpoint = Checkpoint::Open(options.model_dir);
-  ASSERT_TRUE(checkpoint.ok());
-  auto engine = StepEngine::Create(
-      options, *checkpoint, std::make_unique<BrokenShadow>(MakeBackend(options.backend).value()));
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto checkpoint = Checkpoint::Open(options.model_dir).value();
+  auto engine =
+      StepEngine::Create(options, checkpoint,
+                         std::make_unique<BrokenShadow>(MakeBackend(options.backend).value()))
+          .value();
   Request request = Greedy(Prompt(100, 1), 180);
   request.attention = FrozenAt(config_, kAboveAllBounds);
   request.attention.settings.min_mass = 1.0f;
-  const auto answer = Ask(**engine, request);
+  const auto answer = Ask(*engine, request);
   ASSERT_TRUE(answer.finished.has_value()) << answer.status;
   EXPECT_FALSE(answer.finished->full_from.has_value());
   EXPECT_EQ(answer.finished->attention.shadow_row_layers, 0) << "a head of each is broken";
@@ -234,4 +224,4 @@ TEST_F(Shadow, ARateThatIsNoShareIsRefused) {
 }
 
 }  // namespace
-}  // namespace eta
+}  // namespace eta::testing
