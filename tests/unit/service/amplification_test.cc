@@ -263,7 +263,6 @@ std::string RandomWords() {
   return words;
 }
 
-// Row 82 of the table of bad inputs.
 TEST(Amplification, WorstTexts) {
   const std::pair<const char*, std::string> kTexts[] = {
       {"one letter", "a"},

@@ -107,6 +107,7 @@ TEST(AttentionName, AnythingElseIsRefused) {
            {"full+sink_blocks=1025", "sink_blocks"},
            {"full+reads=both", "reads"},
            {"dynamic+confirm=1", "confirm"},
+           {"dynamic+confirm=perhaps", "confirm"},
            {"dynamic+prefill_attention=dense", "prefill_attention"},
            {"full+special_keys=", "special_keys"},
            {"dynamic+block_size=6", "block_size"},

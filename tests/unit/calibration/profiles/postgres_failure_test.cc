@@ -26,8 +26,6 @@ PutProfile WithRequest(PutProfile put, const std::string& id) {
 }
 
 using PostgresFailure = PostgresStoreFixture;
-
-// Row 54 of the table of bad inputs.
 TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {
   const auto store = Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
@@ -53,7 +51,7 @@ TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {
   EXPECT_TRUE(Eventually([&] { return told.load(); }));
 }
 
-// Row 58. A trigger fails as serialization does; a sequence counts the tries across the rollbacks.
+// A trigger fails as serialization does; a sequence counts the tries across the rollbacks.
 TEST_F(PostgresFailure, SerializationFailuresAreRetriedThreeTimes) {
   const auto store = Open();
   PostgresClient admin(server_->AdminUrl(url_));
@@ -83,13 +81,13 @@ TEST_F(PostgresFailure, ItsErrorsHaveTheirReasons) {
   };
   for (const Case& expected : {
            Case{"40P01", StatusCode::kAborted, "STORE_CONFLICT", true},
-           Case{"53100", StatusCode::kResourceExhausted, "STORE_FULL", false},  // row 53
+           Case{"53100", StatusCode::kResourceExhausted, "STORE_FULL", false},
            Case{"53200", StatusCode::kUnavailable, "STORE_UNAVAILABLE", true},
-           Case{"55P03", StatusCode::kUnavailable, "STORE_BUSY", true},  // row 54
+           Case{"55P03", StatusCode::kUnavailable, "STORE_BUSY", true},
            Case{"57014", StatusCode::kUnavailable, "STORE_BUSY", true},
            Case{"25006", StatusCode::kUnavailable, "STORE_UNAVAILABLE", true},
-           Case{"58030", StatusCode::kInternal, "STORE_IO_ERROR", false},  // row 56
-           Case{"XX001", StatusCode::kDataLoss, "STORE_CORRUPT", false},   // row 57
+           Case{"58030", StatusCode::kInternal, "STORE_IO_ERROR", false},
+           Case{"XX001", StatusCode::kDataLoss, "STORE_CORRUPT", false},
            Case{"42501", StatusCode::kFailedPrecondition, "STORE_PERMISSIONS", false},
        }) {
     for (const char* when : {"BEFORE INSERT ON eta_profiles",
@@ -112,7 +110,6 @@ TEST_F(PostgresFailure, ItsErrorsHaveTheirReasons) {
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 2)))->version, 2);
 }
 
-// Row 55.
 TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
   PostgresRelay relay(server_->socket_folder());
   const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());
@@ -136,7 +133,7 @@ TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
   EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->version, 3);
 }
 
-// Row 55, many times: whichever way a commit is cut, repeating the request makes one version.
+// Many times: whichever way a commit is cut, repeating the request makes one version.
 TEST_F(PostgresFailure, RequestsCutAtCommitAreDoneOnce) {
   PostgresRelay relay(server_->socket_folder());
   const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());

@@ -118,7 +118,6 @@ TEST_F(PostgresSilence, OneCallerWaitsForAllConnections) {
   EXPECT_TRUE(store->Health().ok()) << store->Health();
 }
 
-// Row 55 of the table of bad inputs.
 TEST_F(PostgresSilence, ACommitWithoutAnAnswerIsResolvedByTheRequestId) {
   const auto store = OpenThroughRelay();
   relay_->Arm(PostgresRelay::kFallSilent);

@@ -89,7 +89,6 @@ std::string Resealed(std::string blob) {
   return blob + Sha256Hex(blob).value();
 }
 
-// Row 27 of the table of bad inputs.
 // Digests that schema 6 had when it came: stored profiles load to the same bits.
 TEST(ProfileBlob, TheBytesOfASchemaStay) {
   ProfileContent content = MakeContent(2);
@@ -137,7 +136,6 @@ TEST(ProfileBlob, ARelativeProfileKeepsEveryBit) {
   }
 }
 
-// Row 28.
 TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
   ProfileRecord record = MakeRecord(4);
   const std::string blob = EncodeProfile(record).value();
@@ -302,7 +300,6 @@ TEST(ThresholdProfileOf, HasWhatItsKindHas) {
   EXPECT_EQ(relative->settings.min_mass, 0.9f);
 }
 
-// Row 29.
 TEST(MeasuredContext, IsTheSecondHalfOfTheHeldOutSequences) {
   ProfileContent content = MakeContent(1);
   content.evidence.held_out_sequences = 4;

@@ -62,7 +62,6 @@ TEST_P(ReadStoreTest, GetByVersionNewestAndAlias) {
   EXPECT_TRUE(store->Health().ok());
 }
 
-// Rows 24 and 25 of the table of bad inputs.
 TEST_P(ReadStoreTest, UnknownAndForeignAreTheSameError) {
   place_.Seed("acme", "legal", 1, MakeContent(1));
   place_.SeedAlias("acme", "legal", "stable", 1);
@@ -147,7 +146,7 @@ TEST_P(ReadStoreTest, Pages) {
   }
 }
 
-// Rows 29 and 30; all of the names are in profile_record_test.cc.
+// All of the names are in profile_record_test.cc.
 TEST_P(ReadStoreTest, BadNamesAreInvalid) {
   const auto store = place_.Open();
   for (const char* bad : {"", "..", "a/b", "'; --", "A"}) {
@@ -222,7 +221,6 @@ TEST_P(WriteStoreTest, PutKeepsEveryBitAndSurvivesReopening) {
                       put.content.thresholds.size() * sizeof(float)));
 }
 
-// Rows 33 and 34.
 TEST_P(WriteStoreTest, ExpectedVersions) {
   const auto store = place_.Open();
   EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 1, 1)).status()), "VERSION_MISMATCH");
@@ -241,7 +239,6 @@ TEST_P(WriteStoreTest, ExpectedVersions) {
             StatusCode::kInvalidArgument);
 }
 
-// Rows 35 and 36.
 TEST_P(WriteStoreTest, RequestIdsAreIdempotent) {
   const auto store = place_.Open();
   PutProfile put = MakePut("legal", 1, 0);
@@ -271,7 +268,6 @@ TEST_P(WriteStoreTest, RequestIdsAreIdempotent) {
   EXPECT_EQ(store->Put(kAcme, put).status().code(), StatusCode::kNotFound);
 }
 
-// Row 37 among others.
 TEST_P(WriteStoreTest, BadPutsWriteNothing) {
   const auto store = place_.Open();
   PutProfile put = MakePut("legal", 1);
@@ -293,7 +289,7 @@ TEST_P(WriteStoreTest, BadPutsWriteNothing) {
   EXPECT_TRUE(store->List(kAcme, {})->profiles.empty());
 }
 
-// Row 30. Values are bound: what would be SQL is data, also where no validator stands before it.
+// Values are bound: what would be SQL is data, also where no validator stands before it.
 TEST_P(WriteStoreTest, SqlInATenantIsData) {
   const auto store = place_.Open();
   const Tenant hostile = TenantOf("a'||(SELECT'x');DROP/**/TABLE/**/eta_profiles;--");
@@ -377,7 +373,6 @@ TEST_P(WriteStoreTest, Aliases) {
   EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "a3", 2, 1}).ok());
 }
 
-// Row 38.
 TEST_P(WriteStoreTest, Quotas) {
   ProfileStoreOptions options = StorePlace::FastOptions();
   const auto pass = place_.Open(options);
@@ -400,7 +395,9 @@ TEST_P(WriteStoreTest, Quotas) {
   const Tenant third = TenantOf("third");
   EXPECT_TRUE(store->Put(third, MakePut("a", 1)).ok());
   EXPECT_TRUE(store->Put(third, MakePut("a", 1)).ok());
-  EXPECT_EQ(Reason(store->Put(third, MakePut("a", 1)).status()), "PROFILE_QUOTA");
+  const absl::Status large = store->Put(third, MakePut("a", 1)).status();
+  EXPECT_EQ(Reason(large), "PROFILE_QUOTA");
+  EXPECT_THAT(std::string(large.message()), ::testing::HasSubstr(" bytes"));
 }
 
 TEST_P(WriteStoreTest, WhatATenantUsesIsKnownToEveryProcess) {
@@ -420,7 +417,7 @@ TEST_P(WriteStoreTest, WhatATenantUsesIsKnownToEveryProcess) {
   EXPECT_TRUE(Eventually([&] { return late->Use(kAcme) == want; }));
 }
 
-// Row 33. Two stores on one place, as two processes; every round one writer wins and one is told
+// Two stores on one place, as two processes; every round one writer wins and one is told
 // so.
 TEST_P(WriteStoreTest, OneOfTwoWritersWins) {
   const auto a = place_.Open(), b = place_.Open();

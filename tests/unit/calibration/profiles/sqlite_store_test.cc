@@ -80,7 +80,6 @@ TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteTo
   EXPECT_EQ(Reason(status), "STORE_PERMISSIONS");
 }
 
-// Row 57 of the table of bad inputs, as are the two after it.
 TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
   SqliteClient{path_}("CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
   const std::string foreign = ReadFile(path_);
@@ -251,7 +250,6 @@ TEST_F(SqliteStore, OfALargeFileLittleIsHeldInMemory) {
   EXPECT_LT(sqlite3_memory_used() - before, 1 << 20);
 }
 
-// Row 54.
 TEST_F(SqliteStore, ALockedFileIsUnavailableForWritersOnly) {
   ProfileStoreOptions options = StorePlace::FastOptions();
   options.busy_timeout = std::chrono::milliseconds(50);
@@ -308,7 +306,7 @@ bool Expect(bool condition, const char* what) {
 #define CHILD_EXPECT(condition) \
   if (!Expect(condition, #condition)) return false
 
-// Row 56. After a failed write nobody knows what the disk holds: no acknowledgement, and no more
+// After a failed write nobody knows what the disk holds: no acknowledgement, and no more
 // writes.
 TEST_F(SqliteStore, AnIoErrorAtCommitClosesTheWriter) {
   ExpectInChild([&] {
@@ -335,7 +333,7 @@ TEST_F(SqliteStore, AnIoErrorAtCommitClosesTheWriter) {
   EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 4)).ok());
 }
 
-// Row 53, on a real disk; store_disk_test.cc has every operation of a simulated one.
+// On a real disk; store_disk_test.cc has every operation of a simulated one.
 TEST_F(SqliteStore, AFullDiskRefusesAndRecovers) {
   // A small file system of our own, seen by one child process alone.
   const auto mount_small = [&] {

@@ -185,7 +185,7 @@ testing::AssertionResult IsClean(DiskFault fault, const absl::Status& status) {
   return (clean ? testing::AssertionSuccess() : testing::AssertionFailure()) << status.ToString();
 }
 
-// Rows 53 and 56 of the table of bad inputs: an error in every operation of a store's life in turn.
+// An error in every operation of a store's life in turn.
 TEST_P(DiskError, IsCleanAndLosesNothing) {
   const FrequentCheckpoints frequent;
   const DiskFault fault = GetParam();

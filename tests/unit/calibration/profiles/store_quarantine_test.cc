@@ -1,4 +1,4 @@
-// Damaged rows, row 28 of the table of bad inputs: whoever asks for one is told, everything else
+// Damaged rows: whoever asks for one is told, everything else
 // goes on, and no damage anywhere in the file makes a wrong profile.
 #include <filesystem>
 #include <random>
@@ -187,7 +187,7 @@ TEST_P(QuarantineTest, DamagedNamesAreLeftOutOfLists) {
   EXPECT_EQ(store->ListAliases(kAcme, "d")->size(), 1u);
 }
 
-// Row 27, and no damage: another build's profile beside ours.
+// No damage: another build's profile beside ours.
 TEST_P(QuarantineTest, AProfileOfAnotherSchemaIsFailedPrecondition) {
   const auto store = place_.Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());

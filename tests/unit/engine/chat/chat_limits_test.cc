@@ -31,14 +31,14 @@ void ExpectExhausted(const std::string& source, const std::string& limit) {
 
 TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
   ExpectExhausted("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-                  "steps");
+                  "limit of 4194304 steps");
   ExpectExhausted("{% for a in range(9999) %}{% set x = 'a' * 99999 %}{% endfor %}", "steps");
   ExpectExhausted("{% set l = range(99999)|list %}{{ l|unique|list }}", "steps");
 }
 
 TEST(ChatLimits, ARangeIsAsTheSandboxAllows) {
   EXPECT_TRUE(ErrorOf("{% for a in range(100000) %}{% endfor %}").ok());
-  ExpectExhausted("{{ range(100001) }}", "range of over 100000");
+  ExpectExhausted("{{ range(100001) }}", "a range of over 100000 items");
   ExpectExhausted("{{ range(-9223372036854775807, 9223372036854775807) }}", "range of over 100000");
 }
 
@@ -46,7 +46,7 @@ TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
   ExpectExhausted(
       "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
       "{% endfor %}",
-      "64 MiB");
+      "limit of 64 MiB");
   ExpectExhausted("{{ 'a' * 9223372036854775807 }}", "64 MiB");
   ExpectExhausted("{{ ('a' * 9999999).replace('a', 'b' * 9999) }}", "limit of");
   ExpectExhausted("{{ (['a' * 999999] * 999)|join }}", "64 MiB");
@@ -90,6 +90,13 @@ TEST(ChatLimits, ExpressionsAndStatementsNestSoDeep) {
     return "{{ " + Repeated("(", depth) + "1" + Repeated(")", depth) + " }}";
   };
   EXPECT_TRUE(ErrorOf(nested(60)).ok());
+  for (const auto& [source, why] : std::vector<std::pair<std::string, std::string>>{
+           {nested(300000), "an expression nests too deep"},
+           {Repeated("{% if x %}", 90000), "statements nest over 200 deep"},
+           {"{% for " + Repeated("(", 300000) + "x" + Repeated(")", 300000) + " in y %}",
+            "a target nests too deep"}}) {
+    EXPECT_THAT(std::string(ErrorOf(source).message()), HasSubstr(why));
+  }
   for (const std::string& source :
        {nested(500000), "{{ " + Repeated("[", 500000), "{{ " + Repeated("not ", 200000) + "1 }}",
         "{{ " + Repeated("-", 500000) + "1 }}", Repeated("{% if x %}", 90000),
@@ -113,6 +120,8 @@ TEST(ChatLimits, LargeTemplatesCompileSoon) {
 }
 
 TEST(ChatLimits, TextThatIsNotUtf8IsRefusedByField) {
+  EXPECT_THAT(std::string(ErrorOf("a\xff").message()), HasSubstr("not UTF-8 at byte 1"));
+  EXPECT_THAT(std::string(ErrorOf("\xed\xa0\x80").message()), HasSubstr("not UTF-8 at byte 0"));
   for (const std::string bad : {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\xaf"}) {
     EXPECT_THAT(std::string(ErrorOf("{{ '" + bad + "' }}").message()), HasSubstr("not UTF-8"));
     const Chat chat{

@@ -136,6 +136,10 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(Text("a\n{{ x.y }}"), "chat template, line 2: 'x' is undefined");
   EXPECT_EQ(Text("{% if %}"), "chat template, line 1: expected an expression, got '%}'");
   EXPECT_EQ(Text("\n\n{% if true %}"), "chat template, line 3: 'if' has no end");
+  EXPECT_THAT(Text("{{ 'a' + 1 }}"), HasSubstr("unsupported operand types for +: 'str' and 'int'"));
+  EXPECT_THAT(Text("{{ '\\u12' }}"), HasSubstr("an escape that is cut short"));
+  EXPECT_THAT(Text("{{ 'a }}"), HasSubstr("a string has no end"));
+  EXPECT_THAT(Text("\n{{ x is filter }}"), HasSubstr("line 2: test 'filter' is not known here"));
 }
 
 TEST(ChatTemplate, WhatIsNotKnownIsRefusedByName) {
@@ -148,7 +152,8 @@ TEST(ChatTemplate, WhatIsNotKnownIsRefusedByName) {
            {"{{ f(*x) }}", "arguments unpacked by a star"},
            {"{{ lipsum() }}", "'lipsum'"},
            {"{{ 123456789012345678901 }}", "integers of over 64 bits"},
-           {"{{ '\\ud800' }}", "surrogates"},
+           {"{{ 9223372036854775808 }}", "integers of over 64 bits"},
+           {"{{ '\\ud800' }}", "surrogates in strings are not known here"},
            {"{% for x in y recursive %}{% endfor %}", "recursive loops"},
            {"{{ é }}", "characters outside ASCII"}}) {
     const absl::Status status = Error(source);
@@ -160,8 +165,9 @@ TEST(ChatTemplate, WhatIsNotKnownIsRefusedByName) {
 TEST(ChatTemplate, AnUnknownFilterBehindAConditionIsRefusedWhenItRuns) {
   EXPECT_EQ(Text("{% if false %}{{ 1|from_json }}{% endif %}x"), "x");
   EXPECT_EQ(Text("{{ 1|from_json if false else 'x' }}"), "x");
-  EXPECT_EQ(Error("{% if true %}{{ 1|from_json }}{% endif %}").code(),
-            absl::StatusCode::kUnimplemented);
+  const absl::Status ran = Error("{% if true %}{{ 1|from_json }}{% endif %}");
+  EXPECT_EQ(ran.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(ran.message()), HasSubstr("filter 'from_json' is not known here"));
   EXPECT_FALSE(ChatTemplate::Parse("{% for x in y %}{{ x|from_json }}{% endfor %}", kTokens).ok());
 }
 
@@ -172,6 +178,8 @@ TEST(ChatTemplate, NothingOfPythonsObjectsIsReached) {
     const auto rendered = Render(source, Says("hi"));
     EXPECT_TRUE(!rendered.ok() || rendered->text.empty()) << source;
   }
+  EXPECT_THAT(Text("{{ messages[0].content.__class__.__mro__ }}"),
+              HasSubstr("no attribute '__class__'"));
 }
 
 TEST(ChatTemplate, ValuesAreNotChanged) {

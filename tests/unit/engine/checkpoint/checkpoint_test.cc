@@ -42,6 +42,9 @@ class CheckpointTest : public testing::Test {
   absl::StatusCode Code(const CheckpointOptions& options = {}) const {
     return Open(options).status().code();
   }
+  std::string Message(const CheckpointOptions& options = {}) const {
+    return std::string(Open(options).status().message());
+  }
 
   TempFolder folder_;
 };
@@ -80,7 +83,7 @@ TEST_F(CheckpointTest, MissingFilesAreNamed) {
   EXPECT_EQ(Code(), kNotFound) << "no weights";
   WriteIndex(R"({"alpha":"model-1.safetensors"})");
   EXPECT_EQ(Code(), kNotFound) << "no shard";
-  EXPECT_THAT(std::string(Open().status().message()), HasSubstr("'model-1.safetensors'"));
+  EXPECT_THAT(Message(), HasSubstr("'model-1.safetensors' does not exist"));
   WriteShard("model-1.safetensors", {"alpha"});
   EXPECT_EQ(Code(), absl::StatusCode::kOk);
 }
@@ -163,6 +166,7 @@ TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
   }
   WriteIndex("{\"alpha\":\"" + outside + "\"}");
   EXPECT_EQ(Code(), kInvalid) << "absolute";
+  EXPECT_THAT(Message(), HasSubstr("gives tensor 'alpha' a file name that is not allowed"));
 }
 
 TEST_F(CheckpointTest, LinksMayNotLeaveTheFolder) {
@@ -176,6 +180,7 @@ TEST_F(CheckpointTest, LinksMayNotLeaveTheFolder) {
                                   Path("model-1.safetensors"));
   WriteIndex(R"({"alpha":"model-1.safetensors"})");
   EXPECT_EQ(Code(), kInvalid);
+  EXPECT_THAT(Message(), HasSubstr("'model-1.safetensors' is a link to outside"));
   std::filesystem::create_symlink(outside.path() + "/real.safetensors", Path("model.safetensors"));
   EXPECT_EQ(Code(), kInvalid);
 }
@@ -221,15 +226,22 @@ TEST_F(CheckpointTest, OnlyListedDigestsAreAccepted) {
   EXPECT_EQ(Code(options), absl::StatusCode::kOk);
   options.expected_sha256["config.json"][0] ^= 1;
   EXPECT_EQ(Code(options), kFailedPrecondition) << "another digest";
+  EXPECT_THAT(Message(options),
+              HasSubstr("'config.json' does not have the expected SHA-256 digest"));
   options.expected_sha256.erase("config.json");
   EXPECT_EQ(Code(options), kFailedPrecondition) << "not listed";
+  EXPECT_THAT(Message(options),
+              HasSubstr("'config.json' is not on the list of expected SHA-256 digests"));
 }
 
-// Row 79 of the table of bad inputs, as is the one after it.
 TEST_F(CheckpointTest, FilesThatEveryUserMayWriteAreRefused) {
   WriteShard("model.safetensors", {"alpha"});
-  ASSERT_EQ(chmod(Path("tokenizer.model").c_str(), 0666), 0);
-  EXPECT_EQ(Code(), kFailedPrecondition);
+  for (const std::string name : {"tokenizer.model", "model.safetensors"}) {
+    ASSERT_EQ(chmod(Path(name).c_str(), 0666), 0);
+    EXPECT_EQ(Code(), kFailedPrecondition);
+    EXPECT_THAT(Message(), HasSubstr("'" + name + "' may be written by every user"));
+    ASSERT_EQ(chmod(Path(name).c_str(), 0644), 0);
+  }
 }
 
 TEST_F(CheckpointTest, FoldersThatEveryUserMayWriteAreRefusedWithStickyBitToo) {

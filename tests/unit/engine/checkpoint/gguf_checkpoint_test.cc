@@ -69,11 +69,27 @@ TEST_F(GgufCheckpointTest, AFileIsPresentedAsAFolderIs) {
   EXPECT_EQ(bytes->size(), 64 * sizeof(float));
 }
 
+TEST_F(GgufCheckpointTest, TensorsThatDoNotFitHaveHuggingFacesNames) {
+  tiny_.file.RemoveTensor("blk.1.ffn_up.weight");
+  tiny_.file.Set("llama.feed_forward_length", uint32_t{95});
+  folder_.Write("tiny.gguf", tiny_.file.Serialize());
+  const auto checkpoint = Checkpoint::Open(path_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const absl::Status status =
+      ValidateTensors(*ParseModelConfig(checkpoint->config_json()), checkpoint->tensors());
+  EXPECT_EQ(status.code(), kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("'model.layers.1.mlp.up_proj.weight' is missing"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has shape [96, 64], expected [95, 64]"));
+}
+
 TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
   const std::string digest = *Sha256Hex(tiny_.file.Serialize());
   EXPECT_TRUE(Checkpoint::Open(path_, {.expected_sha256 = {{"tiny.gguf", digest}}}).ok());
   const auto other = Checkpoint::Open(path_, {.expected_sha256 = {{"other.gguf", digest}}});
   EXPECT_EQ(other.status().code(), kFailedPrecondition);
+  EXPECT_THAT(std::string(other.status().message()),
+              HasSubstr("'tiny.gguf' is not on the list of expected SHA-256 digests"));
   const auto changed =
       Checkpoint::Open(path_, {.expected_sha256 = {{"tiny.gguf", std::string(64, '0')}}});
   EXPECT_EQ(changed.status().code(), kFailedPrecondition);
@@ -82,6 +98,8 @@ TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
 TEST_F(GgufCheckpointTest, WhatEveryUserMayWriteIsRefused) {
   chmod(path_.c_str(), 0646);
   EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition);
+  EXPECT_THAT(std::string(Checkpoint::Open(path_).status().message()),
+              HasSubstr("'tiny.gguf' may be written by every user"));
   chmod(path_.c_str(), 0644);
   EXPECT_TRUE(Checkpoint::Open(path_).ok());
   chmod(folder_.path().c_str(), 0707);

@@ -105,6 +105,26 @@ TEST_F(EngineChatTest, SharesThePrefixOfItsHistory) {
   EXPECT_GT(Ask(*engine_, second).started[0].cached_tokens, 0);
 }
 
+TEST(EngineChat, WhatATemplateMayNotDoIsAnErrorOfTheChat) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  options.chat_template =
+      "{% set c = messages[0].content %}{% set ns = namespace(x=1) %}"
+      "{% if c == 'range' %}{{ range(10 ** 12) }}{% elif c == 'filter' %}{{ c|from_yaml }}"
+      "{% elif c == 'self' %}{% set ns.x = [ns] %}x{% else %}{{ c }}{% endif %}";
+  const auto engine = Start(options);
+  const absl::Status limit = engine->Prepare(Chatting("range")).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(limit)) << limit;
+  EXPECT_EQ(GetErrorDetail(limit).field, "chat");
+  EXPECT_THAT(GetErrorDetail(limit).unlogged, HasSubstr("a range of over 100000 items"));
+  const absl::Status filter = engine->Prepare(Chatting("filter")).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(filter)) << filter;
+  EXPECT_EQ(GetErrorDetail(filter).reason, "CHAT_UNSUPPORTED");
+  EXPECT_THAT(std::string(filter.message()), HasSubstr("filter 'from_yaml' is not known here"));
+  EXPECT_TRUE(engine->Prepare(Chatting("self")).ok());
+  EXPECT_TRUE(engine->Prepare(Chatting("Hello")).ok()) << "a good chat afterwards";
+}
+
 TEST(EngineChat, AModelWithoutATemplateServesTextAlone) {
   const TinyModel model;
   const auto engine = Start(OptionsFor(model));

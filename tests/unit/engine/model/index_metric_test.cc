@@ -136,11 +136,20 @@ TEST_F(IndexMetricTest, TheFileIsTrustedAsLittleAsTheOthers) {
   EXPECT_THAT(
       std::string(Checkpoint::Open(model_.path(), {.expected_sha256 = sha256}).status().message()),
       HasSubstr("'index_metric.safetensors' is not on the list"));
-  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  EXPECT_FALSE(Load().ok());
+  for (const auto& [size, why] :
+       {std::pair(std::filesystem::file_size(path) - 1, "ends before its last tensor"),
+        std::pair(uintmax_t{40}, "ends inside its header"),
+        std::pair(uintmax_t{0}, "is under 8 bytes")}) {
+    std::filesystem::resize_file(path, size);
+    for (const IndexKind index : {IndexKind::kOutlier, IndexKind::kMoment}) {
+      EXPECT_THAT(std::string(Load(index).message()),
+                  HasSubstr(std::string("'index_metric.safetensors': safetensors file ") + why));
+    }
+  }
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/etc/hostname", path);
-  EXPECT_THAT(std::string(Load().message()), HasSubstr("link to outside"));
+  EXPECT_THAT(std::string(Load().message()),
+              HasSubstr("'index_metric.safetensors' is a link to outside"));
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "engine/model/model_config.h"
 
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -104,18 +107,26 @@ TEST(ModelConfig, TheFileSaysHowAttentionGoesBeyondThePaper) {
   json["eta_special_keys"] = "temper";
   const auto tempers = ParseModelConfig(json.dump());
   EXPECT_EQ(tempers.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(tempers.status().message()), HasSubstr("eta_special_keys"));
+  EXPECT_THAT(std::string(tempers.status().message()),
+              HasSubstr("eta_special_keys must be attend: the model has no gate"));
 }
 
 TEST(ModelConfig, EveryOptionOfAttentionIsChecked) {
-  const std::pair<const char*, Json> cases[] = {
-      {"eta_index", "mean"},       {"eta_index", 1},     {"eta_sink_blocks", -1},
-      {"eta_sink_blocks", 1025},   {"eta_reads", "all"}, {"eta_sink_blocks", "one"},
-      {"eta_special_keys", "drop"}};
-  for (const auto& [field, value] : cases) {
+  const std::string sinks = " must be a whole number from 0 to 1024";
+  const std::tuple<const char*, Json, std::string> cases[] = {
+      {"eta_index", "mean", " 'mean' is not supported, only moment and outlier"},
+      {"eta_index", 1, ""},
+      {"eta_sink_blocks", -1, sinks},
+      {"eta_sink_blocks", 1025, sinks},
+      {"eta_sink_blocks", "one", sinks},
+      {"eta_reads", "all", " 'all' is not supported, only own and shared"},
+      {"eta_special_keys", "drop", ""},
+      {"eta_special_keys", 1, ""}};
+  for (const auto& [field, value, limit] : cases) {
     const auto config = With(field, value);
     EXPECT_FALSE(config.ok()) << field << value;
-    EXPECT_THAT(std::string(config.status().message()), HasSubstr(field));
+    EXPECT_THAT(std::string(config.status().message()),
+                HasSubstr("config.json: " + (field + limit)));
   }
 }
 
@@ -275,6 +286,8 @@ TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
     EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << field << " " << value;
     EXPECT_THAT(std::string(config.status().message()), HasSubstr(field)) << value;
   }
+  EXPECT_THAT(std::string(With("bos_token_id", 8192).status().message()),
+              HasSubstr("config.json: bos_token_id must be a whole number from 0 to 8191"));
   const auto grouped = [] {
     Json json = Good();
     json["num_attention_heads"] = 66;
@@ -312,6 +325,10 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsUnimplementedNotIgnored) {
       {"num_experts", 8},
       {"num_local_experts", 8},
   };
+  for (const char* field : {"num_local_experts", "partial_rotary_factor"}) {
+    EXPECT_THAT(std::string(With(field, 0.5).status().message()),
+                HasSubstr(std::string("config.json: ") + field + " is not supported"));
+  }
   for (const auto& [field, value] : cases) {
     const auto config = With(field, value);
     EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented) << field;
@@ -332,6 +349,8 @@ TEST(ModelConfig, TheFileIsBoundedJson) {
     EXPECT_EQ(ParseModelConfig(text).status().code(), absl::StatusCode::kInvalidArgument)
         << text.substr(0, 40);
   }
+  EXPECT_THAT(std::string(ParseModelConfig("{").status().message()),
+              HasSubstr("config.json is not JSON"));
 }
 
 class TensorListTest : public testing::Test {
@@ -378,14 +397,32 @@ TEST_F(TensorListTest, EveryKindOfDifferenceIsNamed) {
   EXPECT_THAT(message, HasSubstr("4 differences"));
   EXPECT_THAT(message, HasSubstr("'model.norm.weight' is missing"));
   EXPECT_THAT(message, HasSubstr("has shape [512, 1408], expected [1408, 512]"));
-  EXPECT_THAT(message, HasSubstr("has dtype int8"));
+  EXPECT_THAT(message, HasSubstr("has dtype int8, expected float32, float16 or bfloat16"));
   EXPECT_THAT(message, HasSubstr("'model.layers.8.mlp.up_proj.weight' is not expected"));
+}
+
+TEST_F(TensorListTest, BiasesAndNormsOfHeadsAreThoseOfTheFamily) {
+  config_.qkv_bias = config_.head_norms = true;
+  const auto expected = ExpectedTensors(config_);
+  tensors_["model.layers.0.self_attn.v_proj.bias"] = {DType::kBFloat16, {32}, 0, 0};
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    for (const char* name : {"q_proj.bias", "k_proj.bias", "v_proj.bias", "q_norm.weight"}) {
+      const std::string tensor = absl::StrCat("model.layers.", layer, ".self_attn.", name);
+      tensors_.try_emplace(tensor, TensorInfo{DType::kBFloat16, expected.at(tensor), 0, 0});
+    }
+  }
+  tensors_.erase("model.layers.1.self_attn.k_proj.bias");
+  const std::string message = Differences();
+  EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.v_proj.bias' has shape [32], expected "
+                                 "[128]"));
+  EXPECT_THAT(message, HasSubstr("'model.layers.1.self_attn.k_proj.bias' is missing"));
+  EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.k_norm.weight' is missing"));
 }
 
 TEST_F(TensorListTest, TheFirstTenOfManyAreListed) {
   tensors_.clear();
   const std::string message = Differences();
-  EXPECT_THAT(message, HasSubstr("90 differences"));
+  EXPECT_THAT(message, HasSubstr("the tensors do not fit config.json, 90 differences"));
   EXPECT_EQ(std::count(message.begin(), message.end(), ';'), 9);
 }
 

@@ -202,6 +202,8 @@ TEST(RopeConfig, EveryFieldOfEveryScalingIsChecked) {
     ExpectRefused({{"type", type}, {"factor", 0.99}}, absl::StatusCode::kInvalidArgument,
                   "rope_scaling.factor");
   }
+  ExpectRefused({{"type", "yarn"}, {"factor", 1e9}}, absl::StatusCode::kInvalidArgument,
+                "config.json: rope_scaling.factor must be a number from 1 to 10000");
   ExpectRefused({{"type", "yarn"}, {"original_max_position_embeddings", 4096}},
                 absl::StatusCode::kInvalidArgument, "original_max_position_embeddings");
 }
@@ -212,7 +214,8 @@ TEST(RopeConfig, WhatIsNotKnownIsRefusedByName) {
   for (const char* field : {"alpha", "mrope_section", "short_factor", "full_attention"}) {
     Json scaling = linear;
     scaling[field] = 1;
-    ExpectRefused(scaling, kUnimplemented, std::string("rope_scaling.'") + field + "'");
+    ExpectRefused(scaling, kUnimplemented,
+                  std::string("rope_scaling.'") + field + "' is not known");
   }
   Json partial = linear;
   partial["partial_rotary_factor"] = 1.0;
@@ -221,7 +224,7 @@ TEST(RopeConfig, WhatIsNotKnownIsRefusedByName) {
   ExpectRefused(partial, kUnimplemented, "rope_scaling.partial_rotary_factor");
   ExpectRefused({{"type", "yarn"}, {"factor", 2.0}}, kUnimplemented,
                 "original_max_position_embeddings", {{"original_max_position_embeddings", 512}});
-  ExpectRefused({{"type", "longrope"}}, kUnimplemented, "rope_scaling.rope_type 'longrope'");
+  ExpectRefused({{"type", "longrope"}}, kUnimplemented, "rope_scaling.rope_type 'longrope' is not");
 }
 
 }  // namespace

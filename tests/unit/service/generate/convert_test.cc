@@ -160,6 +160,9 @@ TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
   message.mutable_attention()->set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   message.mutable_attention()->set_prefill(static_cast<v1::Prefill>(7));
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.prefill");
+  message.mutable_attention()->set_prefill(v1::PREFILL_FULL);
+  message.mutable_attention()->set_begin(static_cast<v1::Begin>(7));
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.begin");
 }
 
 TEST(ToRequest, NeedsAPromptAndWholeBiases) {

@@ -273,7 +273,7 @@ TEST_F(IdentifyTest, OnlyAProxyMayNameTenants) {
   EXPECT_EQ(ReasonOf(Ask({.certified = true, .spiffe_id = kProxy})), "TENANT_REQUIRED");
   EXPECT_EQ(ReasonOf(Ask({.tenants = {"a", "b"}, .certified = true, .spiffe_id = kProxy})),
             "TENANT_REQUIRED");
-  // Row 23: anybody else.
+  // Anybody else.
   const std::string shown = "Bearer " + key_;
   EXPECT_EQ(ReasonOf(Ask({.authorization = {shown}, .tenants = {"acme"}})), "CREDENTIAL_INVALID");
   EXPECT_EQ(ReasonOf(Ask({.tenants = {"web"}, .certified = true, .spiffe_id = kWeb})),
@@ -299,7 +299,7 @@ TEST_F(IdentifyTest, ACredentialOutranksTheHeaderAndMustAgreeWithIt) {
   Shown by_proxy{
       .authorization = {shown}, .tenants = {"acme"}, .certified = true, .spiffe_id = kProxy};
   EXPECT_EQ(Ask(by_proxy)->credential, "api_key:acme-1");
-  by_proxy.tenants = {"other"};  // row 22
+  by_proxy.tenants = {"other"};
   const auto other = Ask(by_proxy);
   EXPECT_EQ(other.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(ReasonOf(other), "TENANT_MISMATCH");

@@ -158,6 +158,8 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
     ExpectError(with([&](auto& f) { f.Set(experts, uint32_t{8}); }), kUnimplemented,
                 "'" + experts + "' is not supported");
   }
+  ExpectError(with([](auto& f) { f.Set("llama.ssm.conv_kernel", uint32_t{4}); }), kUnimplemented,
+              "'llama.ssm.conv_kernel' is not known");
   ExpectError(with([](auto& f) { f.Set("split.count", uint32_t{2}); }), kUnimplemented,
               "'split.count' over 1 is not supported: join the files first");
   ExpectError(with([](auto& f) { f.Set("llama.rope.dimension_count", uint32_t{16}); }),
@@ -192,6 +194,14 @@ TEST_F(GgufFileTest, WhatIsMissingOrWrongIsNamed) {
               "'llama.rope.freq_base' must be a finite number");
   ExpectError(with([](auto& f) { f.Set("llama.vocab_size", uint32_t{265}); }), kInvalid,
               "'llama.vocab_size' is not the number of rows");
+  ExpectError(with([](auto& f) {
+                std::vector<std::string> tokens;
+                for (int i = 0; i < 265; ++i) tokens.push_back(std::to_string(i));
+                f.Set("tokenizer.ggml.tokens", tokens);
+                f.Remove("tokenizer.ggml.token_type");
+                f.Set("tokenizer.ggml.scores", std::vector<float>(265, 0.0f));
+              }),
+              kInvalid, "'tokenizer.ggml.tokens' has more entries than token_embd.weight has rows");
   ExpectError(with([](auto& f) { f.RemoveTensor("token_embd.weight"); }), kInvalid,
               "'token_embd.weight' must be a tensor of two dimensions");
   ExpectError(with([](auto& f) { f.Set("llama.attention.head_count", uint32_t{3}); }), kInvalid,

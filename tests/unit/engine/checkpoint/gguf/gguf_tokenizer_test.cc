@@ -254,7 +254,8 @@ TEST(GgufTokenizerTest, ListsThatDoNotFitAreNamed) {
   ExpectError(with("tokenizer.ggml.tokens", Texts{"a", ""}), kInvalid, "entry 1 is empty");
   ExpectError(with("tokenizer.ggml.tokens", Texts{"a", "\xED\xA0\x80"}), kInvalid,
               "entry 1 is not UTF-8");
-  ExpectError(with("tokenizer.ggml.tokens", Texts{"a", "b", "a"}), kInvalid, "entry 2 is there");
+  ExpectError(with("tokenizer.ggml.tokens", Texts{"a", "b", "a"}), kInvalid,
+              "entry 2 is there twice");
   ExpectError(with("tokenizer.ggml.tokens", Texts{std::string(1025, 'a')}), kInvalid,
               "entry 0 is over 1024 bytes");
   ExpectError(with("tokenizer.ggml.token_type", std::vector<int32_t>{1}), kInvalid,

@@ -369,6 +369,7 @@ TEST(JsonCodec, DecodersOfOneToken) {
 TEST(JsonCodec, UnknownPartsAreNamed) {
   const std::pair<const char*, json> parts[] = {
       {"normalizer", {{"type", "Nmt"}}},
+      {"normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "AA=="}}},
       {"normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "StripAccents"}}}}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"post_processor", {{"type", "RobertaProcessing"}}},
@@ -410,6 +411,7 @@ TEST(JsonCodec, DecodersThatNeedMoreThanOneTokenAreNamed) {
     TokenizerJson file = Plain();
     file.root["decoder"] = {{"type", "Sequence"}, {"decoders", chain}};
     EXPECT_TRUE(absl::IsUnimplemented(Refusal(file))) << chain;
+    EXPECT_THAT(std::string(Refusal(file).message()), HasSubstr("decoder"));
   }
 }
 
@@ -425,6 +427,11 @@ TEST(JsonCodec, FieldsOfPartsAreChecked) {
       {"normalizer", {{"type", "Sequence"}, {"normalizers", json(40, {{"type", "NFC"}})}}},
       {"pre_tokenizer",
        {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Odd"}, {"invert", false}}},
+      {"pre_tokenizer",
+       {{"type", "Split"},
+        {"pattern", {{"Regex", "(a"}}},
+        {"behavior", "Isolated"},
+        {"invert", false}}},
       {"pre_tokenizer", {{"type", "Digits"}}},
       {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}},
       {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "a"}, {"prepend_scheme", "odd"}}},
@@ -444,6 +451,7 @@ TEST(JsonCodec, FieldsOfPartsAreChecked) {
 TEST(JsonCodec, IdsAreCheckedAgainstOneAnotherAndTheConfig) {
   TokenizerJson file = Plain();
   EXPECT_TRUE(absl::IsFailedPrecondition(Refusal(file, 7)));
+  EXPECT_THAT(std::string(Refusal(file, 7).message()), HasSubstr("vocab_size"));
   file.Add("<s>", 64);
   EXPECT_TRUE(absl::IsFailedPrecondition(Refusal(file)));
   file = Plain();

@@ -96,6 +96,7 @@ TEST(PatternTranslation, WhatIsNotKnownIsNamed) {
                                                        {R"(\pL)", "\\p has no name"},
                                                        {"(?<a>b)", "'(?<'"},
                                                        {"(?#a)", "'(?#'"},
+                                                       {"a(?~b)", "'(?~'"},
                                                        {"(?x:a)", "'(?x'"},
                                                        {"(?m:a)", "'(?m'"},
                                                        {"(?i", "no end"},

@@ -1,0 +1,62 @@
+// Weights that are no numbers: a model of them is loaded only where that is allowed.
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/model/model.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/engine/tiny_model.h"
+
+namespace eta {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TinyModel;
+
+// A checkpoint with another value in one element of a tensor.
+class DamagedSource : public TensorSource {
+ public:
+  DamagedSource(const TensorSource& source, std::string name, size_t element, float value)
+      : source_(source), name_(std::move(name)), element_(element), value_(value) {}
+
+  const std::string& config_json() const override { return source_.config_json(); }
+  const std::map<std::string, TensorInfo>& tensors() const override { return source_.tensors(); }
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override {
+    auto bytes = source_.Read(name);
+    if (name == name_)
+      std::memcpy(bytes->data() + element_ * sizeof(value_), &value_, sizeof(value_));
+    return bytes;
+  }
+
+ private:
+  const TensorSource& source_;
+  const std::string name_;
+  const size_t element_;
+  const float value_;
+};
+
+TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
+  const TinyModel model({.model_type = "qwen2"});
+  const auto checkpoint = Checkpoint::Open(model.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto backend = MakeBackend({.name = "reference"});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const std::string name : {"model.norm.weight", "model.embed_tokens.weight",
+                                   "model.layers.0.self_attn.v_proj.bias"}) {
+      const DamagedSource damaged(*checkpoint, name, 5, value);
+      const absl::Status status = Model::Load(damaged, **backend, {}).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(name + ": element 5 is NaN or infinite"));
+      EXPECT_TRUE(Model::Load(damaged, **backend, {.allow_nonfinite_weights = true}).ok()) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace eta
