@@ -1,76 +1,110 @@
 #!/usr/bin/env python3
-"""Checks bad_inputs.md: every row is there, the tests that it names exist, and one of them at least
-tries the server, etactl, eta-train or eta-eval as it is built, in a process of its own.
+"""Writes bad_inputs.md from the marks at the tests.
 
-usage: tests/bad_inputs.py BUILD_FOLDER
+  bad_inputs.py            writes the page
+  bad_inputs.py --check    fails if the page is another, or a mark makes no sense
+
+A mark stands above its test, in C++ and Python alike; further lines of it are indented by three:
+
+  // bad input: AREA | WHAT IS SENT | THE ANSWER
+  // bad input: AREA | WHAT IS SENT | THE ANSWER | Suite.TestOfABuiltProgram
+
+It stands at the unit test. The fourth part names the one test of a built program that tries it too,
+where the exit code or the wire is the point.
 """
-import pathlib
+
 import re
-import subprocess
 import sys
+from itertools import groupby
+from pathlib import Path
 
-ROWS = 194
-HERE = pathlib.Path(__file__).parent
-STARTS_A_PROGRAM = re.compile(
-    r"\b(?:ServerProcess|CtlProcess|Replica|FailpointServer|TrainProcess|EvaluationTest)\b")
-FIXTURE = re.compile(r'^#include "tests/(testing/\w+/\w+_fixture\.h)"', re.MULTILINE)
+TESTS = Path(__file__).resolve().parent
+PAGE = TESTS / "bad_inputs.md"
+HEAD = """<!-- Written by bad_inputs.py from the marks at the tests. -->
+# Bad inputs, and the exact answer to each
+
+Each is tried where it is judged, by the first test. A second test tries it on a built program, where
+the exit code or the wire is the point. Where the server is meant to live on, a good call follows.
+What the answers mean for clients: [Errors](../proto/README.md#errors).
+"""
+MARK = re.compile(r"^\s*(?://|#) bad input: (.*)")
+MORE = re.compile(r"^\s*(?://|#)   (.*)")
+TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", re.MULTILINE)
+METHOD = re.compile(r"^\s+def (test_\w+)")
 
 
-def table():
-    """Row number -> (input, answer, tests), in order."""
-    for line in (HERE / "bad_inputs.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0].isdigit():
-            yield int(cells[0]), cells[1:]
+def tests_of(path, text):
+    """[(number of its line, name)] of the tests of a source."""
+    if path.suffix == ".cc":
+        return [(text.count("\n", 0, found.start()), ".".join(found.groups())) for found in TEST.finditer(text)]
+    found = [(number, METHOD.match(line)) for number, line in enumerate(text.split("\n"))]
+    return [(number, f"{path.stem}.{method[1]}") for number, method in found if method]
 
 
-def built_tests(build):
-    """Names of all tests, without their instantiations; with and without their parameters."""
-    names = set()
-    for binary in sorted((build / "tests").iterdir()):
-        if not binary.is_file() or not binary.stat().st_mode & 0o100 or ".so" in binary.name:
+def marks_above(lines, number):
+    """Texts of the marks in the comment that ends above a line."""
+    begin = number
+    while begin > 0 and re.match(r"\s*(//|#)", lines[begin - 1]):
+        begin -= 1
+    marks = []
+    for line in lines[begin:number]:
+        if mark := MARK.match(line):
+            marks.append(mark[1])
+        elif marks and (more := MORE.match(line)):
+            marks[-1] += " " + more[1]
+    return marks
+
+
+def read(problems):
+    """Rows (area, input, answer, tests) of all marks."""
+    built = "\n".join(path.read_text() for path in TESTS.rglob("CMakeLists.txt"))
+    rows, names = [], set()
+    for path in sorted(TESTS.rglob("*_test.*")):
+        if path.suffix not in (".cc", ".py"):
             continue
-        listed = subprocess.run([binary, "--gtest_list_tests"], capture_output=True, text=True,
-                                timeout=120, check=True).stdout
-        suite = ""
-        for line in listed.splitlines():
-            name = line.split("#")[0].rstrip()
-            if line.startswith(" "):
-                test = name.strip()
-                names |= {f"{suite}.{test}", f"{suite}.{test.split('/')[0]}"}
-            elif name.endswith("."):
-                parts = name[:-1].split("/")  # Instantiation/Suite or Suite/0, if not Suite alone
-                suite = parts[1] if len(parts) > 1 and not parts[1].isdigit() else parts[0]
-    return names
+        text, place = path.read_text(), path.relative_to(TESTS)
+        lines, found = text.split("\n"), 0
+        for number, name in tests_of(path, text):
+            names.add(name)
+            for mark in marks_above(lines, number):
+                found += 1
+                parts = [part.strip() for part in mark.split("|")]
+                if len(parts) not in (3, 4) or not all(parts):
+                    problems.append(f"{place}: {name}: a mark has three or four parts: {mark}")
+                else:
+                    rows.append((*parts[:3], [name, *parts[3:]]))
+        if found != sum(bool(MARK.match(line)) for line in lines):
+            problems.append(f"{place}: a mark stands above no test")
+        if found and path.name not in built:
+            problems.append(f"{place}: has marks, and no target")
+    for area, sent, _, tests in rows:
+        if tests[-1] not in names:
+            problems.append(f"{tests[0]}: there is no test {tests[-1]}")
+        if sum((area, sent) == row[:2] for row in rows) > 1:
+            problems.append(f"{tests[0]}: {area}, {sent}: has another mark")
+    return sorted(rows)
 
 
-def process_suites():
-    """Suites that start one of the built programs, by their sources and fixtures."""
-    suites = set()
-    for source in (HERE / "integration").rglob("*.cc"):
-        text = source.read_text()
-        parts = [text] + [(HERE / header).read_text() for header in FIXTURE.findall(text)]
-        if any(STARTS_A_PROGRAM.search(part) for part in parts):
-            suites |= set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", text, re.MULTILINE))
-    return suites
+def page_of(rows):
+    page = HEAD
+    for area, some in groupby(rows, key=lambda row: row[0]):
+        page += f"\n## {area}\n\n| input or event | answer | tests |\n|---|---|---|\n"
+        page += "".join(f"| {sent} | {answer} | {', '.join(tests)} |\n" for _, sent, answer, tests in some)
+    return page
 
 
 def main():
-    build = pathlib.Path(sys.argv[1])
-    built, served = built_tests(build), process_suites()
     problems = []
-    rows = dict(table())
-    if list(rows) != list(range(1, ROWS + 1)):
-        problems.append(f"the rows are not 1 to {ROWS}, in order and once each")
-    for row, cells in rows.items():
-        if len(cells) != 3 or not all(cells):
-            problems.append(f"row {row}: needs input, answer and tests")
-            continue
-        tests = [test.strip() for test in cells[2].split(",")]
-        problems += [f"row {row}: there is no test {test}" for test in tests if test not in built]
-        if not any(test.split(".")[0] in served for test in tests):
-            problems.append(f"row {row}: no test starts a built program")
-    print("\n".join(problems) or f"{len(rows)} rows, each with its tests")
+    rows = read(problems)
+    page = page_of(rows)
+    if sys.argv[1:] == []:
+        PAGE.write_text(page)
+    elif sys.argv[1:] != ["--check"]:
+        print(__doc__, file=sys.stderr)
+        return 2
+    elif not problems and PAGE.read_text() != page:
+        problems.append("bad_inputs.md is not what the marks say: run tests/bad_inputs.py")
+    print("\n".join(problems) or f"{len(rows)} bad inputs, {sum(len(row[3]) for row in rows)} tests")
     return 1 if problems else 0
 
 

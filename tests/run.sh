@@ -145,6 +145,7 @@ if [ "$default_run" -eq 1 ]; then
   phase "sources" tests/lint/sources.sh
   phase "figures" tests/lint/figures.py
   phase "links" tests/lint/links.py
+  phase "bad inputs" tests/bad_inputs.py --check
   phase "manuals marked" tests/manuals/run_manual.py --check
   phase "mutants fit" tests/mutants.sh --check
   phase "shell scripts" check_shell

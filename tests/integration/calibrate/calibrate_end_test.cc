@@ -110,6 +110,7 @@ class StoreBlipTest : public CalibrateEndTest {
   }
 };
 
+// bad input: Store | down while a calibration ends | it is stored once the store is back
 TEST_F(StoreBlipTest, CostsNoCalibration) {
   auto call = CalibrateLater(Request());
   AwaitTries();

@@ -152,6 +152,8 @@ TEST_F(CalibrateJoinTest, AnErrorIsToldToAllWhoWait) {
   EXPECT_TRUE(Calibrate(Named()).status.ok()) << "the id of what stored nothing";
 }
 
+// bad input: Calibrate | the same request id, other payload, another `stage`, also while the first
+//   runs | ALREADY_EXISTS, REQUEST_ID_REUSED | BadProfileTest.ARequestIdIsOfOneRequest
 TEST_F(CalibrateJoinTest, AnotherRequestUnderTheIdIsRefused) {
   ServeWith(seconds(60), /*max_calibrations=*/2, Tenants::kMany);
   Gate gate;
@@ -334,6 +336,9 @@ TEST_F(CalibrateJoinTest, ACancelMayBeRepeatedWhileItIsBeingStopped) {
   EXPECT_EQ(call.get().status.error_code(), StatusCode::CANCELLED);
 }
 
+// bad input: Calibrate | CancelCalibration: no or a bad `request_id`, of nothing that runs, of
+//   another tenant's | INVALID_ARGUMENT, field `request_id`; NOT_FOUND, CALIBRATION_NOT_FOUND; what
+//   runs goes on | BadInputTest.CalibrationsThatCannotBeCancelled
 TEST_F(CalibrateJoinTest, OnlyTheTenantsOwnCalibrationIsCancelled) {
   limits_ = std::make_unique<TenantLimits>();
   ASSERT_TRUE(limits_->Apply(R"({"tenants": {"acme": {"max_calls": 1}}})").ok());

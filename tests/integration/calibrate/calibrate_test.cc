@@ -129,6 +129,9 @@ TEST_F(CalibrateTest, ARelativeProfileIsAnsweredAsOne) {
   EXPECT_EQ(profile.target().retained_mass(), 0.95);
 }
 
+// bad input: Calibrate | a profile that costs over 3 % perplexity, or a needle |
+//   FAILED_PRECONDITION, PROFILE_LOSES with the nearest that passes; stored with `allow_loss` |
+//   EtactlCalibrateProcessTest.AProfileThatLosesIsStoredIfThatIsAllowed
 TEST_F(CalibrateTest, AProfileThatWouldLoseIsNotStored) {
   work_ = [](Engine&, const CalibrationJob& job, const CalibrationObserver&,
              const std::stop_token&) -> absl::StatusOr<CalibrationResult> {
@@ -143,6 +146,8 @@ TEST_F(CalibrateTest, AProfileThatWouldLoseIsNotStored) {
   EXPECT_EQ(StoredVersion("legal"), 0);
 }
 
+// bad input: Calibrate | the same request id, same payload | OK, the first result to the byte,
+//   nothing is computed again | BadProfileTest.ARequestIdIsOfOneRequest
 TEST_F(CalibrateTest, TheSameRequestIdIsOneCalibration) {
   v1::CalibrateRequest request = Request();
   request.set_request_id("once");
@@ -181,6 +186,7 @@ TEST_F(CalibrateTest, AFailedRequestIdMayBeUsedAgain) {
   EXPECT_TRUE(Calibrate(request).status.ok());
 }
 
+// bad input: Calibrate | create-only, the name taken | ALREADY_EXISTS, PROFILE_EXISTS
 TEST_F(CalibrateTest, AnExpectedVersionIsCheckedBeforeAnyWork) {
   v1::CalibrateRequest request = Request();
   request.set_expected_version(0);
@@ -245,7 +251,8 @@ TEST_F(CalibrateTest, AVersionThatDynamicThresholdsDominateIsStaged) {
   EXPECT_FALSE(better.profile->evidence().dynamic_dominates());
 }
 
-// Row 33 of the table of bad inputs.
+// bad input: Calibrate | two of one version at once | one OK, the other ABORTED, VERSION_MISMATCH
+//   naming the newest | BadProfileTest.OfTwoCalibrationsOfOneVersionOneIsStored
 TEST_F(CalibrateTest, OfTwoAtOnceForOneVersionOneWins) {
   ServerOptions options;
   options.max_calibrations = 2;
@@ -297,7 +304,8 @@ TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
   ExpectGoodCalibration();
 }
 
-// Row 39 of the table of bad inputs.
+// bad input: Limits and load | a tenant over its calibrations at a time | RESOURCE_EXHAUSTED,
+//   TENANT_CALIBRATIONS with RetryInfo
 TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   ServerOptions options;
   options.tenant_header = kTenantHeader;
@@ -313,7 +321,10 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   const CalibrateOutcome refused = Calibrate(Request("code"), "acme");
   EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ReasonOf(refused.status), "TENANT_CALIBRATIONS");
-  EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(refused.status)->violations(0).subject(), "tenant");
+  const auto quota = DetailOf<google::rpc::QuotaFailure>(refused.status);
+  EXPECT_EQ(quota->violations(0).subject(), "tenant");
+  EXPECT_THAT(quota->violations(0).description(), ::testing::StartsWith("max_calibrations: "));
+  EXPECT_GT(std::stoi("0" + refused.pushback), 0);
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
   EXPECT_TRUE(Calibrate(Request("code"), "globex").status.ok());
   gate.Go();
@@ -321,6 +332,9 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   EXPECT_TRUE(Calibrate(Request("code"), "acme").status.ok());
 }
 
+// bad input: Calibrate | no samples, over a cap, NaN; `document` over 255 bytes; settings, targets
+//   and needles outside their ranges | INVALID_ARGUMENT naming the field, before any work |
+//   BadProfileTest.CalibrationsThatMakeNoSenseCostNothing
 TEST_F(CalibrateTest, BadFieldsAreNamedAndCostNothing) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double infinity = std::numeric_limits<double>::infinity();
@@ -425,6 +439,7 @@ TEST_F(CalibrateTest, WithoutATargetItIsWhatTheModelDoesByItself) {
   EXPECT_EQ(job.target, (ProfileTarget{ProfileTargetKind::kDynamicUnionDensity, 2.0}));
 }
 
+// bad input: Calibrate | too many tokens | INVALID_ARGUMENT, before any work
 TEST_F(CalibrateTest, TokensOverTheLimitAreRefused) {
   ServerOptions options;
   options.max_calibration_tokens = 100;
@@ -439,6 +454,9 @@ TEST_F(CalibrateTest, TokensOverTheLimitAreRefused) {
       "samples");
 }
 
+// bad input: Messages | over 1 MiB; with a store, Calibrate over 8 MiB, ImportProfile over 5 MiB |
+//   RESOURCE_EXHAUSTED: by the gRPC library without details, below its limit MESSAGE_TOO_LARGE |
+//   BadProfileTest.MessagesOverTheLimitOfTheirMethod
 TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {
   const auto exchange = [this](const char* method, size_t bytes) {
     return GenericCall(channel_, method).Exchange(std::string(bytes, 'x'));

@@ -47,6 +47,8 @@ class FailpointCall : public ::testing::Test {
   FailpointServer server_{model_.path(), store_, {"--metrics_listen", "127.0.0.1:0"}};
 };
 
+// bad input: Device | memory short at admission | RESOURCE_EXHAUSTED with RetryInfo; no step can
+//   need more by design
 TEST_F(FailpointCall, NoMemoryToSubmitRefusesOneCall) {
   for (const char* action : {"fail", "bad_alloc"}) {
     server_.Arm(std::string("engine.submit=") + action + "*1");
@@ -79,7 +81,6 @@ TEST_F(FailpointCall, AMiscountedBlockLosesOneRequest) {
   EXPECT_EQ(whole.finished.usage().output_tokens(), 300);
 }
 
-// Row 60 of the table of bad inputs.
 TEST_F(FailpointCall, ADeviceThatIsShortOfMemoryInAStepLosesOneRequest) {
   v1::GenerateRequest request = Ask("Once upon a time");
   request.mutable_stopping()->set_max_tokens(300);
@@ -103,7 +104,6 @@ TEST_F(FailpointCall, ADeviceThatIsShortOfMemoryInAStepLosesOneRequest) {
   ExpectGood();
 }
 
-// Row 62.
 TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
   const auto counted = [this] {
     return MetricSamples(HttpGet(server_->metrics_port(), "/metrics").body)
@@ -131,7 +131,9 @@ TEST_F(FailpointCall, LogitsThatAreNotNumbersLoseOneRequest) {
   ExpectGood();
 }
 
-// Row 59: memory that is first needed for a calibration.
+// Memory that is first needed for a calibration.
+// bad input: Device | memory short for a calibration | RESOURCE_EXHAUSTED without RetryInfo:
+//   nothing tells when there is room
 TEST_F(FailpointCall, NoDeviceMemoryToCalibrateRefusesTheCalibration) {
   server_.Arm("engine.pass_cells=fail*1");
   EXPECT_FALSE(server_->Calibrate(SmallCalibration("legal")).has_value());
@@ -196,7 +198,7 @@ TEST_F(FailpointCall, AProfileThatCannotBeLoadedNowCanBeSoon) {
   EXPECT_EQ(server_->Generate("legal@1").profile_version(), 1) << server_->status.error_message();
 }
 
-// Row 54: cached profiles are used for their time and then asked for again.
+// Cached profiles are used for their time and then asked for again.
 TEST(FailpointCache, RefreshesThatDoNotComeHurtNobody) {
   const TinyModel model;
   const TempFolder folder;

@@ -250,6 +250,9 @@ TEST_F(GenerateTest, AFailureInTheMiddleCountsWhatWasSaid) {
   EXPECT_EQ(MetadataOf(status, "output_tokens"), "2");
 }
 
+// bad input: Deadlines and clients | a slow reader | paused, after --slow_reader_timeout
+//   RESOURCE_EXHAUSTED, SLOW_CONSUMER; others go on |
+//   BadClientTest.AReaderThatStopsIsCutOffAndItsBatchMatesAreNot
 TEST_F(GenerateTest, ASlowReaderIsCongestedUntilItReadsAndLosesNothing) {
   ClientCall slow(*stub_);
   slow.Start(Ask("a lot, please"));

@@ -1,4 +1,4 @@
-// Row 82 of the table of bad inputs: texts that are hard for a tokenizer, sent to the shipped
+// Texts that are hard for a tokenizer, sent to the shipped
 // server. All of them exceed the context, which is known once they are tokenized.
 #include <time.h>
 
@@ -13,10 +13,12 @@
 #include "grpcpp/create_channel.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/engine/tiny_model.h"
+#include "tests/testing/engine/tokenizer_json.h"
 #include "tests/testing/net/client_call.h"
 #include "tests/testing/process/long_run.h"
 #include "tests/testing/process/sanitized.h"
 #include "tests/testing/process/server_process.h"
+#include "tests/testing/service/replica.h"
 
 namespace eta::testing {
 namespace {
@@ -110,6 +112,32 @@ TEST(HardPromptTest, IsTokenizedInTimeLinearInItsBytes) {
   }
   for_whole.ExpectGoodAndStop();
   for_parts.ExpectGoodAndStop();
+}
+
+TEST(HardPattern, CostsItsOwnCallAlone) {
+  TokenizerJson file({"a", "b", "ab"}, {{"a", "b"}});
+  file.root["pre_tokenizer"] = {{"type", "Split"},
+                                {"pattern", {{"Regex", "(a+)+b"}}},
+                                {"behavior", "Isolated"},
+                                {"invert", false}};
+  const TinyModel model({.tokenizer_json = file.Dump()});
+  Replica server(model.path(), "");
+  ASSERT_TRUE(server.up());
+  const auto ask = [&](const std::string& text) {
+    v1::GenerateRequest request;
+    request.set_text(text);
+    request.mutable_stopping()->set_max_tokens(1);
+    ClientCall call(*server.stub);
+    call.Start(request);
+    call.ReadText();
+    return call.Finish();
+  };
+  const grpc::Status bomb = ask(std::string(80, 'a') + "-b");
+  EXPECT_EQ(bomb.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(bomb.error_message(), HasSubstr("a pattern of the model's tokenizer"));
+  EXPECT_TRUE(ask("ab").ok());
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().AwaitExit().code, 0);
 }
 
 }  // namespace

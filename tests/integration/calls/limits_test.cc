@@ -1,15 +1,16 @@
-// Limits of tenants over a real socket: rows 38 and 39 of the table of bad inputs, and when what is
-// given back.
+// Limits of tenants over a real socket, and when what is given back.
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "tests/testing/process/call_records.h"
+#include "tests/testing/profiles/profile_case.h"
 #include "tests/testing/service/calibrate_fixture.h"
 
 namespace eta::testing {
@@ -17,6 +18,7 @@ namespace {
 
 using grpc::StatusCode;
 using std::chrono::milliseconds;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr char kLimits[] = R"({
@@ -92,6 +94,8 @@ class LimitsTest : public CalibrateTest {
   CallRecords records_;
 };
 
+// bad input: Limits and load | a tenant over its calls at a time | RESOURCE_EXHAUSTED, TENANT_CALLS
+//   with RetryInfo | AccessProcessTest.OverItsCallsAtATimeATenantWaitsForOneToEnd
 TEST_F(LimitsTest, CallsOverTheBoundAreRefusedAndOthersAreServed) {
   const auto first = Call("acme");
   first->Start(AskFor(10));
@@ -252,6 +256,8 @@ TEST_F(LimitsTest, WhoHasAnAnswerMayCallAgainAtOnce) {
   }
 }
 
+// bad input: Limits and load | a text whose bytes alone are over the budget | TENANT_TOKENS, before
+//   it is made tokens
 TEST_F(LimitsTest, WhatTheBudgetCannotPayIsNotMadeTokens) {
   const std::string text(100'000, 'x');
   const grpc::Status generate = Call("acme")->Refusal(AskFor(10, text));
@@ -340,11 +346,19 @@ TEST_F(LimitsTest, CalibrateTakesItsSamplesAndGivesBackWhatNeverBegan) {
   EXPECT_EQ(Left("calibrator"), 40);
   v1::CalibrateRequest next = samples(59);
   next.set_name("next");
-  // Row 38: the quota of profiles is checked first.
+  // The quota of profiles is checked first.
   outcome = Calibrate(next, "calibrator");
   EXPECT_EQ(ReasonOf(outcome.status), "PROFILE_QUOTA");
   EXPECT_EQ(outcome.pushback, "-1");
-  EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(outcome.status)->violations(0).subject(), "tenant");
+  const auto quota = DetailOf<google::rpc::QuotaFailure>(outcome.status);
+  EXPECT_EQ(quota->violations(0).subject(), "tenant");
+  EXPECT_THAT(quota->violations(0).description(), HasSubstr("1 profiles"));
+  grpc::ClientContext context;
+  context.AddMetadata(kTenantHeader, "calibrator");
+  v1::ImportProfileRequest import;
+  import.set_json(*ProfileToJson({.name = "next", .version = 1, .content = MakeContent(1, 2, 4)}));
+  v1::Profile imported;
+  EXPECT_EQ(ReasonOf(profile_stub_->ImportProfile(&context, import, &imported)), "PROFILE_QUOTA");
   ASSERT_TRUE(
       limits_->Apply(R"({"default": {"tokens_per_second": 0.01, "burst_tokens": 100}})").ok());
   EXPECT_EQ(ReasonOf(Calibrate(next, "calibrator").status), "TENANT_TOKENS");
@@ -360,6 +374,7 @@ TEST_F(LimitsTest, StatsShowWhatOfTheProfileQuotaIsUsed) {
   }
   EXPECT_EQ(use.stored_versions(), 1);
   EXPECT_EQ(use.profile_versions(), 1);
+  EXPECT_EQ(use.profile_bytes(), ProfileQuota().bytes);
   EXPECT_GT(use.stored_bytes(), 0);
   EXPECT_EQ(use.stored_versions_ever(), 1);
   EXPECT_EQ(use.max_versions_ever(), ProfileQuota().versions_ever);

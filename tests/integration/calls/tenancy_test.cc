@@ -1,6 +1,6 @@
 // Fifty tenants with the same names at one server, over real sockets. Each gets what it would get
 // alone. Nothing of another tenant is in any answer, in Stats, on the page of metrics or in a line
-// of the log that is not its own. Row 25 of the table of bad inputs.
+// of the log that is not its own.
 #include <unistd.h>
 
 #include <atomic>

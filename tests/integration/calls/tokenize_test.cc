@@ -73,6 +73,9 @@ TEST_F(TokenizeTest, AnswersTheTextOfIds) {
   EXPECT_THAT(detokenized_.token_texts().special(), ElementsAre(true, false, false));
 }
 
+// bad input: Prompts | Tokenize: no prompt, not UTF-8, too long; `parse_special`, `add_beginning`
+//   with a chat | INVALID_ARGUMENT as of Generate, the field named |
+//   BadInputTest.PromptsThatAreTokenizedAlone
 TEST_F(TokenizeTest, RefusesAsGenerateDoes) {
   v1::TokenizeRequest text;
   text.set_model("another");

@@ -25,6 +25,8 @@ class WireTest : public ServiceTest {
   }
 };
 
+// bad input: Messages | truncated or garbage protobuf; nested over 100 deep | INVALID_ARGUMENT,
+//   MALFORMED_MESSAGE | BadInputTest.BytesThatAreNoMessage
 TEST_F(WireTest, BytesThatAreNoRequestAreInvalid) {
   ExpectMalformed("\xff\xff\xff\xff", "garbage");
   std::string truncated = Ask("a prompt of some length").SerializeAsString();
@@ -40,6 +42,8 @@ TEST_F(WireTest, BytesThatAreNoRequestAreInvalid) {
   ExpectGoodCall();
 }
 
+// bad input: Prompts | not UTF-8: split or overlong sequences, surrogates | INVALID_ARGUMENT, field
+//   `text`, which is `bytes` so that the service can say so | BadInputTest.PromptsThatAreNotUtf8
 TEST_F(WireTest, APromptThatIsNotUtf8IsInvalid) {
   for (const std::string bad :
        {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "x\xe2\x82"}) {
@@ -50,6 +54,8 @@ TEST_F(WireTest, APromptThatIsNotUtf8IsInvalid) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | 900 KB of unknown fields | ignored, and counted against the size of the
+//   message | BadInputTest.UnknownFieldsByTheHundredThousand
 TEST_F(WireTest, UnknownFieldsAreIgnored) {
   std::string bytes = Ask("hello").SerializeAsString();
   while (bytes.size() < 900 * 1024) bytes += "\xa0\x06\x01";  // field 100, a varint
@@ -74,6 +80,8 @@ TEST_F(WireTest, AMessageOverTheLimitIsRefused) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | compressed; a gzip bomb | UNIMPLEMENTED, unopened: floods of bombs of 300
+//   MB cost less than 8 MiB | HostileTest.ABombIsRefusedUnopened
 TEST_F(WireTest, ACompressedMessageIsRefusedUnopened) {
   GenericCall client(channel_, kGenerateMethod);
   client.context().set_compression_algorithm(GRPC_COMPRESS_GZIP);
@@ -83,6 +91,7 @@ TEST_F(WireTest, ACompressedMessageIsRefusedUnopened) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | unknown method or service | UNIMPLEMENTED | BadInputTest.UnknownMethods
 TEST_F(WireTest, UnknownMethodsAndServicesAreUnimplemented) {
   for (const std::string method :
        {"/eta.v1.EtaService/Nope", "/eta.v2.EtaService/Generate", "/x"}) {
@@ -93,6 +102,8 @@ TEST_F(WireTest, UnknownMethodsAndServicesAreUnimplemented) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | none in a call that takes one | INVALID_ARGUMENT, MALFORMED_MESSAGE;
+//   nothing reaches the engine | BadInputTest.CallsWithNoMessageOrTwo
 TEST_F(WireTest, ACallWithoutAMessageNeverReachesTheEngine) {
   GenericCall client(channel_, kGenerateMethod);
   client.Start();
@@ -103,6 +114,8 @@ TEST_F(WireTest, ACallWithoutAMessageNeverReachesTheEngine) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | two in a call that takes one | the first is answered, gRPC never reads the
+//   second
 TEST_F(WireTest, ASecondMessageInACallIsNotASecondRequest) {
   Http2Peer peer(server_->address());
   ASSERT_TRUE(peer.connected());
@@ -119,6 +132,8 @@ TEST_F(WireTest, ASecondMessageInACallIsNotASecondRequest) {
   ExpectGoodCall();
 }
 
+// bad input: Limits and load | the queue full | RESOURCE_EXHAUSTED with RetryInfo, before any
+//   response header | BadClientTest.MoreRequestsThanFit
 TEST_F(WireTest, ARefusalIsTrailersOnly) {
   Http2Peer peer(server_->address());
   ASSERT_TRUE(peer.connected());
@@ -130,6 +145,8 @@ TEST_F(WireTest, ARefusalIsTrailersOnly) {
   EXPECT_TRUE(frames.front().flags & Http2Peer::kEndStream);
 }
 
+// bad input: Deadlines and clients | a deadline already past | DEADLINE_EXCEEDED, no step runs |
+//   BadClientTest.DeadlinesThatHavePassedCostNoStep
 TEST_F(WireTest, ADeadlineAlreadyPastCostsTheEngineNothing) {
   Http2Peer peer(server_->address());
   ASSERT_TRUE(peer.connected());
@@ -143,6 +160,8 @@ TEST_F(WireTest, ADeadlineAlreadyPastCostsTheEngineNothing) {
 }
 
 // Some libraries send their longest timeout for no deadline.
+// bad input: Deadlines and clients | no deadline, or one over ten years off | the server's, 120 s
+//   unless configured | BadClientTest.CallsWithoutADeadlineGetTheServers
 TEST_F(WireTest, ADeadlineThatIsCenturiesOffIsNone) {
   for (const std::string timeout : {"2090000H", "2562048H", "99999999H"}) {
     Http2Peer peer(server_->address());
@@ -181,6 +200,8 @@ TEST_F(WireTest, AClientThatVanishesIsCancelled) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | an enum value that this build does not know | INVALID_ARGUMENT |
+//   BadInputTest.EnumValuesFromTheFuture
 TEST_F(WireTest, AnEnumValueFromTheFutureIsInvalid) {
   v1::GenerateRequest request = Ask("hello");
   request.set_priority(static_cast<v1::Priority>(99));
@@ -191,6 +212,8 @@ TEST_F(WireTest, AnEnumValueFromTheFutureIsInvalid) {
   ExpectGoodCall();
 }
 
+// bad input: Messages | request id over 64 bytes or not printable | INVALID_ARGUMENT; of bytes that
+//   are no UTF-8 MALFORMED_MESSAGE
 TEST_F(WireTest, ARequestIdThatCannotBeEchoedIsRefused) {
   v1::GenerateRequest request = Ask("hello");
   for (const std::string& id :

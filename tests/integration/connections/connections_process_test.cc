@@ -1,5 +1,5 @@
 // Connections of the shipped server: more than it has file descriptors for, thousands of idle ones,
-// limits by peer, Unix sockets. Rows 47 to 49 of the table of bad inputs.
+// limits by peer, Unix sockets.
 #include <sys/resource.h>
 #include <sys/stat.h>
 

@@ -238,6 +238,8 @@ TEST_F(FrontTest, HalfSentMessagesAreFewWhereTheyAreLargeAndGivenUp) {
   ExpectRefused({{"too_many", 1}, {"too_slow", 5}});
 }
 
+// bad input: Connections | metadata over 8 KiB | RESOURCE_EXHAUSTED by the front, for that call
+//   alone; far over it ends the connection
 TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
   ClientCall other(*stub_);  // on the same connection
   other.Start(AnswerThrough(16000));
@@ -261,6 +263,8 @@ TEST_F(FrontTest, MetadataThatIsTooLongEndsItsCallAlone) {
 }
 
 // gRPC itself would close the connection.
+// bad input: Connections | a bad "-bin" value | UNAVAILABLE for that call alone: gRPC closes its
+//   connection, which no other call has
 TEST_F(FrontTest, ABadBinaryValueEndsItsCallAlone) {
   RawCalls calls(front_->address());
   const std::string message = http2::Message(AnswerThrough(300).SerializeAsString());

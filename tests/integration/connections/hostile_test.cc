@@ -190,6 +190,8 @@ class HostileTest : public ::testing::Test {
   std::unique_ptr<v1::EtaService::Stub> direct_;
 };
 
+// bad input: Connections | rapid reset, SETTINGS unacknowledged, floods of PING and CONTINUATION,
+//   at the front | GOAWAY or closed; the server gets no more connections than calls are let in
 TEST_F(HostileTest, TheFrontShieldsTheServer) {
   if (!FrontProcess::Installed()) GTEST_SKIP() << "nginx is not installed";
   ASSERT_NO_FATAL_FAILURE(Start("unix:" + folder_.path() + "/server.sock"));
@@ -264,6 +266,7 @@ TEST_F(HostileTest, ABombIsRefusedUnopened) {
 
 // The bare server has no such defence (SECURITY.md). It must not crash, stay deaf or leave calls
 // behind.
+// bad input: Connections | the same at the server alone | it survives and answers afterwards
 TEST_F(HostileTest, TheBareServerAnswersAfterEveryAttack) {
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0"));
   for (const Attack& attack : Attacks()) {
@@ -318,6 +321,8 @@ TEST_F(HostileTest, TheHealthPortHoldsLittleAndAnswersAfterEveryAttack) {
 
 // Probes like the kubelet, which restarts a server after three probes in a row without an answer.
 // One probe may be refused while the connection of the one before it still counts.
+// bad input: Connections | the same at the health port | it holds little and answers while it is
+//   attacked
 TEST_F(HostileTest, TheHealthPortAnswersWhileItIsAttacked) {
   const std::string health = "127.0.0.1:" + std::to_string(FreePort());
   ASSERT_NO_FATAL_FAILURE(Start("127.0.0.1:0", {"--health_listen", health}));

@@ -1,7 +1,6 @@
 // Clients behind a bad network. Whatever happens to the connection, the server gives back what the
-// call held, answers are whole or fail, and the next call is good. Rows 45, 47 and 48 of the table
-// of bad inputs. Times are printed, and compared with the promises only in a long run, since a busy
-// machine is slow.
+// call held, answers are whole or fail, and the next call is good. Times are
+// printed, and compared with the promises only in a long run, since a busy machine is slow.
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -120,6 +119,7 @@ class NetworkFault : public ::testing::Test {
   int begun_ = 0;
 };
 
+// bad input: Connections | TCP reset in the middle | as a client that vanishes
 TEST_F(NetworkFault, ResetsInTheMiddleOfAnswers) {
   milliseconds worst{0};
   const int rounds = Rounds(12, 200);
@@ -135,6 +135,7 @@ TEST_F(NetworkFault, ResetsInTheMiddleOfAnswers) {
   std::cout << rounds << " resets: KV blocks free after " << worst.count() << " ms at most\n";
 }
 
+// bad input: Connections | a half-open peer | found by keepalive and freed, within 45 s
 TEST_F(NetworkFault, BlackHolesAreFoundByKeepalive) {
   milliseconds worst{0};
   const int rounds = Rounds(1, 5);

@@ -158,15 +158,8 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   EXPECT_EQ(Run({"profiles", "import", "/nowhere"}).code, 2);
   EXPECT_EQ(Run({"profiles", "alias", "wiki", "stable"}).code, 2);
   EXPECT_EQ(Run({"profiles"}).code, 2);
-  const auto confirm = Calibrate("wiki", {"--confirm=perhaps"});  // row 156 of the bad inputs
-  EXPECT_EQ(confirm.code, 2);
-  EXPECT_THAT(confirm.errors, HasSubstr("--confirm"));
-  const auto prefill = Calibrate("wiki", {"--prefill=dense"});  // row 189
-  EXPECT_EQ(prefill.code, 2);
-  EXPECT_THAT(prefill.errors, HasSubstr("--prefill"));
 }
 
-// Row 150 of the table of bad inputs.
 TEST_F(EtactlCalibrateProcessTest, AProfileThatLosesIsStoredIfThatIsAllowed) {
   const std::vector<std::string> sparse = {"--target=union-density=0.6", "--floor=none", "--z=0"};
   const auto refused = CalibrateStrictly("wiki", sparse);

@@ -108,6 +108,8 @@ TEST_F(EtactlProcessTest, SaysUsageForABadCommandLine) {
   }
 }
 
+// bad input: etactl | an option or command that does not exist, an argument too many | exit code 2;
+//   the word named that is wrong
 TEST_F(EtactlProcessTest, NamesTheWordThatIsWrong) {
   using Words = std::vector<std::string>;
   for (const auto& [words, sentence] : std::vector<std::pair<Words, std::string>>{

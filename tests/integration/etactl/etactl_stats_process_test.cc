@@ -48,7 +48,8 @@ class EtactlStatsProcessTest : public ::testing::Test {
   const std::string address_ = server_.AwaitAddress();
 };
 
-TEST_F(EtactlStatsProcessTest, JsonHoldsTheFiguresOfTheAnswers) {
+TEST_F(EtactlStatsProcessTest, ShowsTheFiguresOfTheAnswersAsJsonAndAsText) {
+  EXPECT_THAT(Stats().output, HasSubstr("nothing was decoded yet"));
   const nlohmann::json finished = Generate("dynamic");
   const auto exit = Stats({"--json", "--layers"});
   EXPECT_EQ(exit.code, 0) << exit.errors;
@@ -65,23 +66,19 @@ TEST_F(EtactlStatsProcessTest, JsonHoldsTheFiguresOfTheAnswers) {
     EXPECT_EQ(totals[field], finished["attention"][field]) << field;
   }
   EXPECT_THAT(stats["attention"][0]["layers"], SizeIs(2));
-}
 
-TEST_F(EtactlStatsProcessTest, TextSaysStateSpeedAndDensities) {
-  EXPECT_THAT(Stats().output, HasSubstr("nothing was decoded yet"));
-  Generate("dynamic");
   Generate("full");
-  const auto exit = Stats({"--layers"});
-  EXPECT_EQ(exit.code, 0) << exit.errors;
+  const auto text = Stats({"--layers"});
+  EXPECT_EQ(text.code, 0) << text.errors;
   EXPECT_THAT(
-      exit.output,
+      text.output,
       AllOf(MatchesRegex("tiny: serving, up [0-9]+ s; eta-server [0-9.]+, (.|\n)*"),
             HasSubstr("2 layers, 4 heads over 2 KV heads"), HasSubstr("running 0, waiting 0"),
             HasSubstr("10 generated"), HasSubstr("first token  1 min"),
             HasSubstr("full          default      4  1.000  1.000"),
             HasSubstr("dynamic of default by layer, since the start\n"),
             HasSubstr("default      ")));
-  EXPECT_THAT(exit.output, Not(HasSubstr("\033")));
+  EXPECT_THAT(text.output, Not(HasSubstr("\033")));
 }
 
 TEST_F(EtactlStatsProcessTest, WatchPrintsSnapshotsUntilItIsInterrupted) {

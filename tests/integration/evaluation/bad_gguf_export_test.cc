@@ -44,6 +44,8 @@ class BadGgufExportTest : public EvaluationTest {
   TinyModel model_;
 };
 
+// bad input: eta-eval | export-gguf: bad arguments, an output that is there | exit code 2, named;
+//   nothing is replaced
 TEST_F(BadGgufExportTest, ArgumentsThatAreNone) {
   Refused("export-gguf", "MODEL");
   Refused("export-gguf " + model_.path(), "OUT");
@@ -59,6 +61,7 @@ TEST_F(BadGgufExportTest, AFileThatIsThereIsNotReplaced) {
   EXPECT_EQ(ReadFile(path), "kept");
 }
 
+// bad input: eta-eval | export-gguf: a damaged model | exit code 2, named; nothing is written
 TEST_F(BadGgufExportTest, ADamagedModelIsNotWritten) {
   std::filesystem::remove(model_.path() + "/model.safetensors");
   Refused("export-gguf " + model_.path() + " " + Path("a.gguf"), "model.safetensors");

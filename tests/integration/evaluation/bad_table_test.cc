@@ -37,6 +37,8 @@ class BadTableTest : public EvaluationTest {
   TinyModel model_;
 };
 
+// bad input: eta-eval | table, report: a table that is none, flags missing, out of range or no
+//   numbers | exit code 2, one line that names the flag
 TEST_F(BadTableTest, TablesAndFlagsThatAreNone) {
   Refused("table" + Model(), "NAME");
   Refused("table everything" + Model(), "everything");
@@ -48,6 +50,8 @@ TEST_F(BadTableTest, TablesAndFlagsThatAreNone) {
   Refused("report --output=" + Path("r") + " --table=everything" + Model(), "everything");
 }
 
+// bad input: eta-eval | table: a text that is absent, of another kind, cut, or that fills no
+//   window; no evaluation sets | exit code 2, `text` or `context` named
 TEST_F(BadTableTest, TextsThatCannotBeRead) {
   Refused("table quality --text=" + Path("absent.txt") + Model(), "text");
   Refused("table quality --text=" + Write("a.csv", "a,b") + Model(), "text");
@@ -127,6 +131,14 @@ TEST_F(BadTableTest, WaysOfAttendingWithNumbersThatAreNone) {
   Refused(perplexity + " --attention=dynamic+block_size=6", "block_size");
   Refused(perplexity + " --attention=dynamic+block_size=256", "block_size");
   Refused(perplexity + " --attention=dynamic+index=flat", "index");
+  const TinyModel plain({.has_predictor = false});
+  const std::string of_plain = "perplexity --text=" ETA_SOURCE_DIR
+                               "/deploy/samples/needle.txt --context=64 --model=" +
+                               plain.path() + " --attention=";
+  Refused(of_plain + "full+confirm=true", "attention: full attention");
+  Refused(of_plain + "topk:0.5+confirm=true", "confirm: must be false");
+  Refused(of_plain + "full+prefill_attention=sparse", "attention: full attention");
+  Refused(of_plain + "topk:0.5+prefill_attention=sparse", "prefill_attention: must be full");
 }
 
 }  // namespace

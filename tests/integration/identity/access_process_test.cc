@@ -1,5 +1,7 @@
-// Who may call the shipped server: rows 20 to 23, 25 and 52 of the table of bad inputs.
+// Who may call the shipped server.
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -221,6 +223,32 @@ TEST_F(AccessProcessTest, AForeignProfileIsAnAbsentOne) {
   own.set_profile("legal@1");
   EXPECT_TRUE(
       Call(*server_->profiles, &v1::ProfileService::Stub::GetProfile, own, By("acme")).ok());
+}
+
+// How much each gets: tests of limits have the other reasons.
+TEST_F(AccessProcessTest, OverItsCallsAtATimeATenantWaitsForOneToEnd) {
+  ASSERT_NO_FATAL_FAILURE(Start(R"({"tenants": {"acme": {"max_calls": 1}}})"));
+  const auto running = Begin(By("acme"), AskFor(12'000));
+  EXPECT_TRUE(running->Read().has_started());
+  for (const grpc::Status& status : {Generate(By("acme")), Import("acme", "legal")}) {
+    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    EXPECT_EQ(ReasonOf(status), "TENANT_CALLS");
+    const auto quota = DetailOf<google::rpc::QuotaFailure>(status);
+    ASSERT_TRUE(quota.has_value());
+    EXPECT_EQ(quota->violations(0).subject(), "tenant");
+    EXPECT_THAT(quota->violations(0).description(), HasSubstr("max_calls: "));
+    EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
+    EXPECT_GT(std::stoi("0" + pushback_), 0);
+  }
+  EXPECT_TRUE(Generate(By("globex")).ok());
+  running->context.TryCancel();
+  running->Finish();
+  // Its place is free a moment after its client has gone.
+  grpc::Status again;
+  for (int i = 0; i < 300 && !(again = Generate(By("acme"))).ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_TRUE(again.ok()) << again.error_message();
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ std::set<std::string> Methods() {
   return methods;
 }
 
+// bad input: Callers | a method that the roles do not cover | PERMISSION_DENIED, ROLE_REQUIRED; of
+//   the operator's ADMIN_REQUIRED | AccessProcessTest.AMethodThatTheRolesDoNotCoverIsDenied
 TEST_F(IdentityTest, EveryMethodAsksForACredentialAndARole) {
   Serve(Options());
   std::set<std::string> listed;
@@ -109,6 +111,9 @@ TEST_F(IdentityTest, HealthAsAWholeIsPublicAndNothingElseIs) {
   EXPECT_THAT(std::string(Server::Check(both, Limits()).message()), HasSubstr("--reflection"));
 }
 
+// bad input: Callers | credential missing, malformed, expired, wrongly signed, of algorithm "none",
+//   twice | UNAUTHENTICATED, CREDENTIAL_INVALID with one fixed text whatever was wrong |
+//   AccessProcessTest.WhateverIsWrongWithACredentialTheAnswerIsTheSame
 TEST_F(IdentityTest, BadCredentialsGetOneAnswer) {
   Serve(Options());
   const std::string method = "/eta.v1.EtaService/Generate";
@@ -246,6 +251,10 @@ TEST_F(IdentityTest, ChangesAreToldWithWhatTheyWereAboutAlsoThoseThatFail) {
   }
 }
 
+// bad input: Callers | a tenant in the request that is not the credential's | PERMISSION_DENIED,
+//   TENANT_MISMATCH | AccessProcessTest.ACallMayNotNameAnotherTenantThanItsCredentialIsOf
+// bad input: Callers | identity header from a peer that is not the trusted proxy | UNAUTHENTICATED,
+//   CREDENTIAL_INVALID; the header is not read | FrontTest.ClientsCannotNameTheirTenant
 TEST_F(IdentityTest, PeersAreKnownByTheirCertificates) {
   file_["peers"] = {{{"spiffe_id", kWeb}, {"tenant", "web"}, {"roles", {"generate"}}},
                     {{"spiffe_id", kProxy}, {"proxy", true}, {"roles", {"generate"}}}};

@@ -32,7 +32,7 @@ class FailpointExit : public ::testing::Test {
   const std::string store_ = folder_.path() + "/profiles.db";
 };
 
-// Row 61 of the table of bad inputs. What runs fails, health says so at once, nothing new is taken,
+// What runs fails, health says so at once, nothing new is taken,
 // and the process ends in order to be restarted.
 class FailpointDevice : public FailpointExit, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Failpoints, FailpointDevice,
@@ -187,7 +187,6 @@ TEST_P(FailpointStart, ThatFailsIsNoStartAndTheNextIsGood) {
   EXPECT_TRUE(again->status.ok()) << again->status.error_message();
 }
 
-// Row 56.
 TEST_F(FailpointExit, ACommitThatFailsIsNotAcknowledgedAndEndsTheProcess) {
   {
     const FailpointServer server(model_.path(), store_);

@@ -85,6 +85,8 @@ TEST(FamilyProcessTest, AByteThatNoTokenStandsForIsRefusedAndEndsNothing) {
   EXPECT_EQ(Answer(server, good).size(), 2u) << server.status.error_message();
 }
 
+// bad input: Prompts | past the model's sliding window, within --max_context | INVALID_ARGUMENT,
+//   CONTEXT_TOO_LONG, the window as `max_context`
 TEST(FamilyProcessTest, AWindowIsAHardLimit) {
   for (const std::string model : {"mistral-window", "qwen2-window"}) {
     SCOPED_TRACE(model);

@@ -219,6 +219,8 @@ TEST_F(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesNewOnes) {
   drain.join();
 }
 
+// bad input: Server | SIGTERM under load | new calls UNAVAILABLE, DRAINING; running ones end within
+//   the grace; exit code 0 | DrainProcess.LosesNothing
 TEST_F(LifecycleTest, WhatOutlivesTheDrainIsToldHowFarItGot) {
   ServerOptions options;
   options.drain_timeout = milliseconds(100);

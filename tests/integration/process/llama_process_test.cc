@@ -124,7 +124,7 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   }
 }
 
-// Row 146: as nothing here calibrates them.
+// As nothing here calibrates them.
 TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   const TempFolder folder;
   Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",
@@ -151,7 +151,8 @@ TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
 }
 
-// Row 148.
+// bad input: Calibrate | relative thresholds on a server with --index=moment | FAILED_PRECONDITION,
+//   UNSUPPORTED_BY_MODEL
 TEST(LlamaProfileTest, RelativeThresholdsNeedAnIndexOfOutliers) {
   const TempFolder folder;
   Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",

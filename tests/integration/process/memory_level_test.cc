@@ -56,6 +56,8 @@ class MemoryLevelTest : public CalibrateTest {
   CallRecords records_;
 };
 
+// bad input: Limits and load | memory short | RESOURCE_EXHAUSTED with RetryInfo, before any
+//   response header | MemoryProcessTest.ClimbsAndComesDownByTheKernelsReadings
 TEST_F(MemoryLevelTest, WhileItIsShortNoWorkBegins) {
   SetUsed(949);
   EXPECT_TRUE(AwaitPressure(v1::PRESSURE_NONE));
@@ -80,6 +82,9 @@ TEST_F(MemoryLevelTest, WhileItIsShortNoWorkBegins) {
   ExpectGoodCall();
 }
 
+// bad input: Limits and load | memory critical | the answers that hold the most end:
+//   MEMORY_PRESSURE, their tokens counted |
+//   MemoryProcessTest.WhereItIsCriticalTheAnswerThatRunsEnds
 TEST_F(MemoryLevelTest, TheCostliestAnswerEndsAndSaysSo) {
   ClientCall small(*stub_);
   small.Start(Ask("small"));

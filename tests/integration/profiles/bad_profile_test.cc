@@ -1,5 +1,5 @@
-// Bad profiles and calibrations at the shipped server with a store of its own: rows 1 and 24 to 37
-// of the table of bad inputs (tests/bad_inputs.md). A good call works afterwards.
+// Bad profiles and calibrations at the shipped server with a store of its own. A good call works
+// afterwards.
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -90,7 +90,7 @@ class BadProfileTest : public ::testing::Test {
   std::unique_ptr<Replica> server_;
 };
 
-// Row 1: gRPC refuses what no method takes; each method refuses what exceeds its own limit.
+// GRPC refuses what no method takes; each method refuses what exceeds its own limit.
 TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
   constexpr size_t kMiB = 1 << 20;
   const auto refusal = [this](const char* method, size_t bytes) {
@@ -110,7 +110,7 @@ TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
   EXPECT_EQ(CalibrateField(longest), "samples") << "it was read";
 }
 
-// Row 24.
+// bad input: Profiles | unknown profile, version or alias | NOT_FOUND, PROFILE_NOT_FOUND
 TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
   for (const std::string reference : {"absent", "good@7", "good@stable"}) {
     server_->Generate(reference);
@@ -121,7 +121,7 @@ TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
   }
 }
 
-// Rows 29 and 30: one allow-list for the name in every field of every call.
+// One allow-list for the name in every field of every call.
 TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
   using Stub = v1::ProfileService::Stub;
   const std::string json = server_->Export("good");
@@ -166,7 +166,7 @@ TEST_F(BadProfileTest, NamesOutsideTheAllowListAreInvalidEverywhere) {
   EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(1)) << "nothing was changed";
 }
 
-// Row 27: a profile as another build would leave it.
+// A profile as another build would leave it.
 TEST_F(BadProfileTest, AProfileOfAnotherSchemaWaitsForItsBuild) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("newer")).has_value());
   std::string record = Record("newer");
@@ -179,7 +179,7 @@ TEST_F(BadProfileTest, AProfileOfAnotherSchemaWaitsForItsBuild) {
   }
 }
 
-// Row 28, beyond what a checksum finds: who can write to the store can also write a checksum.
+// Beyond what a checksum finds: who can write to the store can also write a checksum.
 TEST_F(BadProfileTest, StoredThresholdsThatAreNoNumbersAreDataLoss) {
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("odd")).has_value());
   const std::string sound = Record("odd");
@@ -195,7 +195,7 @@ TEST_F(BadProfileTest, StoredThresholdsThatAreNoNumbersAreDataLoss) {
       << "the way there changes nothing";
 }
 
-// Row 31.
+// What the engine makes of samples; CalibrateTest has the other fields.
 TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   const auto field = [this](auto change) {
     v1::CalibrateRequest request = SmallCalibration("legal");
@@ -232,7 +232,6 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }
 
-// Row 147.
 TEST_F(BadProfileTest, CalibrationsOfWhatTheModelDoesNotDoCostNothing) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.mutable_target()->set_retained_mass(0.95);
@@ -243,7 +242,7 @@ TEST_F(BadProfileTest, CalibrationsOfWhatTheModelDoesNotDoCostNothing) {
   EXPECT_THAT(server_->status.error_message(), HasSubstr("this model predicts thresholds"));
 }
 
-// Row 151. A model of noise finds no needle, so that none can be promised.
+// A model of noise finds no needle, so that none can be promised.
 TEST_F(BadProfileTest, ARetrievalThatIsNotKeptStoresNothing) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_min_retrieval(1.0);
@@ -256,7 +255,6 @@ TEST_F(BadProfileTest, ARetrievalThatIsNotKeptStoresNothing) {
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }
 
-// Row 152.
 TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   auto file = nlohmann::ordered_json::parse(server_->Export("good"));
   file["name"] = "relative";
@@ -287,7 +285,7 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
 }
 
-// Row 33: two at once over one server, and then both ids again.
+// Two at once over one server, and then both ids again.
 TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   std::vector<grpc::Status> statuses(2);
   std::vector<std::thread> clients;
@@ -309,7 +307,7 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_NE(statuses[0].ok(), statuses[1].ok());
-  // Row 34: the name is taken.
+  // The name is taken.
   EXPECT_EQ(ReasonOf(statuses[statuses[0].ok() ? 1 : 0]), "PROFILE_EXISTS");
   EXPECT_THAT(server_->Versions("legal"), ::testing::ElementsAre(1));
   v1::CalibrateRequest stale = SmallCalibration("legal");
@@ -321,7 +319,6 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   EXPECT_EQ(MetadataOf(server_->status, "present_version"), "1");
 }
 
-// Row 83.
 TEST_F(BadProfileTest, PromotionsAndDeletionsThatMakeNoSenseChangeNothing) {
   using Stub = v1::ProfileService::Stub;
   const std::string json = server_->Export("good");
@@ -359,7 +356,6 @@ TEST_F(BadProfileTest, PromotionsAndDeletionsThatMakeNoSenseChangeNothing) {
   EXPECT_EQ(server_->Get("good").version(), 2);
 }
 
-// Rows 35 to 37, and 84.
 TEST_F(BadProfileTest, ARequestIdIsOfOneRequest) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_request_id("once");

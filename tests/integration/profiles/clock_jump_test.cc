@@ -1,6 +1,5 @@
-// The wall clock jumps by a day, forward and back, under a working server: row 64 of the table of
-// bad inputs. Deadlines, token budgets, answers, the order of versions and the memory of request
-// ids do not change.
+// The wall clock jumps by a day, forward and back, under a working server. Deadlines, token
+// budgets, answers, the order of versions and the memory of request ids do not change.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -85,6 +84,7 @@ class ClockJump : public ::testing::Test {
   int64_t created_ = 0;
 };
 
+// bad input: Server | the wall clock jumps a day | no deadline, quota or order changes
 TEST_F(ClockJump, ChangesNothingButTheTimesThatAreShown) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(server_->Calibrate(SmallCalibration("legal")).has_value())

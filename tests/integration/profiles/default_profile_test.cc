@@ -89,6 +89,8 @@ class DefaultProfileTest : public CalibrateTest {
   std::optional<Log> own_log_;
 };
 
+// bad input: Store | down, for a request that names no mode | it goes on without the default
+//   profile, and says so
 TEST_F(DefaultProfileTest, TroubleOfTheStoreStopsNoRequestThatNamesNoMode) {
   for (const absl::Status& trouble :
        {Down(), MakeError(absl::StatusCode::kDataLoss, "damaged", {.reason = "PROFILE_CORRUPT"}),

@@ -77,7 +77,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FailpointStore,
                          ::testing::Values(StoreKind::kSqlite, StoreKind::kPostgres),
                          StoreKindName);
 
-// Row 53 of the table of bad inputs.
 TEST_P(FailpointStore, AWriteThatFindsNoRoomChangesNothing) {
   Name("live", 1);
   ASSERT_TRUE(server()->status.ok()) << server()->status.error_message();
@@ -112,7 +111,7 @@ TEST_P(FailpointStore, AKillBeforeTheCommitLeavesWhatWasThere) {
   EXPECT_EQ(imported_.version(), 2) << server()->status.error_message();
 }
 
-// Row 55: the client does not know the outcome, asks again, and the work was done once.
+// The client does not know the outcome, asks again, and the work was done once.
 TEST_P(FailpointStore, AKillAfterTheCommitKeepsIt) {
   server().Arm("store.after_commit=kill");
   Import("once");

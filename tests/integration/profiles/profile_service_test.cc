@@ -203,6 +203,9 @@ TEST_F(ProfileServiceTest, OneVersionIsDeletedUnlessAnAliasNamesIt) {
 }
 
 // A replica of the next model stores in the same store what does not fit here.
+// bad input: Profiles | calibrated for another model, tokenizer, block size or kind of index |
+//   FAILED_PRECONDITION, PROFILE_MISMATCH with both values; as the default profile left out, and
+//   said so | ProfileProcessTest.AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers
 TEST_F(ProfileServiceTest, AVersionForAnotherModelTakesNoCallFromTheOneInUse) {
   StopServing();
   store_ = std::make_unique<FaultyStore>(ProfileStoreOptions{
@@ -301,8 +304,10 @@ TEST_F(ProfileServiceTest, TenantsWithEqualNamesDoNotMeet) {
             "TENANT_REQUIRED");
 }
 
-// Row 25 of the table of bad inputs. SqliteTenancy checks that the store does the same work for
+// SqliteTenancy checks that the store does the same work for
 // both.
+// bad input: Profiles | of another tenant | NOT_FOUND in the same words, details and steps of the
+//   store | AccessProcessTest.AForeignProfileIsAnAbsentOne
 TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {
   ServerOptions options;
   options.tenant_header = kTenantHeader;

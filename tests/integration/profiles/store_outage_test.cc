@@ -1,6 +1,5 @@
 // The profile store goes away and comes back, again and again, under traffic. Generate does not
-// notice. Writes are refused with the right code and succeed again once it is back. Rows 53 to 55
-// and 58 of the table of bad inputs.
+// notice. Writes are refused with the right code and succeed again once it is back.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -219,7 +218,7 @@ TEST_F(StoreOutage, ALockedFile) {
       StatusCode::UNAVAILABLE, "STORE_BUSY");
 }
 
-// Row 58, and what a client sees of a statement that takes too long.
+// And what a client sees of a statement that takes too long.
 TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
   ASSERT_NO_FATAL_FAILURE(ServePostgres());
   if (IsSkipped()) return;
@@ -260,7 +259,7 @@ TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
   EXPECT_EQ(server_->Import(json_).version(), newest + 1) << server_->status.error_message();
 }
 
-// Row 55: the connection ends around a COMMIT, and the answer is lost.
+// The connection ends around a COMMIT, and the answer is lost.
 TEST_F(StoreOutage, ALostAnswerToACommitIsFoundByTheRequestId) {
   ASSERT_NO_FATAL_FAILURE(ServePostgres());
   if (IsSkipped()) return;

@@ -58,7 +58,8 @@ class FailingDiskTest : public StoreProcessTest {
   void Mend() const { std::filesystem::remove(store_ + ".fails"); }
 };
 
-// Row 53 of the table of bad inputs.
+// bad input: Store | disk full during Calibrate | RESOURCE_EXHAUSTED, STORE_FULL; nothing
+//   acknowledged, writes recover without a restart
 TEST_F(FailingDiskTest, AFullOneRefusesAndRecoversWithoutARestart) {
   const auto server = Start();
   ASSERT_TRUE(server->up()) << server->process().AwaitExit().errors;
@@ -79,12 +80,11 @@ TEST_F(FailingDiskTest, AFullOneRefusesAndRecoversWithoutARestart) {
   server->process().Signal(SIGTERM);
   EXPECT_EQ(server->process().AwaitExit().code, 0);
 }
-
-// Row 56.
 class FailingDisk : public FailingDiskTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Operations, FailingDisk, ::testing::Values("write", "sync"),
                          [](const auto& tested) { return std::string(tested.param); });
 
+// bad input: Store | sync or I/O error at commit | no acknowledgement; NOT_SERVING, exit code 4
 TEST_P(FailingDisk, EndsTheProcessWhichLosesNothingAcknowledged) {
   v1::Profile acknowledged;
   std::string json;
@@ -126,6 +126,7 @@ TEST_P(FailingDisk, EndsTheProcessWhichLosesNothingAcknowledged) {
 }
 
 // Another file takes the store's place, without what the server acknowledged.
+// bad input: Store | SQLite file taken away | the process ends; no new one is made in its place
 TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   Replica server(model_.path(), store_);
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
@@ -140,7 +141,7 @@ TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;
 }
 
-// Row 28: the profile is refused to who names it, and no other is served in its place.
+// The profile is refused to who names it, and no other is served in its place.
 TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
   {
     Replica server(model_.path(), store_);

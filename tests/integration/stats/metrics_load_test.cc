@@ -1,5 +1,4 @@
 // What strangers may do to the page of metrics: choose names, and ask for the page all the time.
-// Rows 65 and 66 of the table of bad inputs.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -95,6 +94,8 @@ class MetricsLoadTest : public ::testing::Test {
   std::unique_ptr<v1::EtaService::Stub> stub_;
 };
 
+// bad input: Callers | random names of tenants and profiles, to blow up labels | the number of
+//   series stays; what has no label is "other"
 TEST_F(MetricsLoadTest, NamesThatClientsChooseMakeNoSeries) {
   std::mt19937 random(1);
   const auto name = [&random] { return "n" + std::to_string(random()); };
@@ -118,6 +119,8 @@ TEST_F(MetricsLoadTest, NamesThatClientsChooseMakeNoSeries) {
 
 // 10,000 scrapes a minute, evenly spaced. This is so many that a server would show it if it gave
 // each a thread, or the time of a step.
+// bad input: Limits and load | 10,000 scrapes a minute | bounded by threads of their own; answers
+//   go on as before
 TEST_F(MetricsLoadTest, ThousandsOfScrapesHoldNoAnswerUp) {
   constexpr milliseconds kInterval{6};
   const int calls = Rounds(50, 2'000);

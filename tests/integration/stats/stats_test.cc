@@ -159,6 +159,8 @@ TEST_F(StatsTest, ATenantSeesItsOwnTheOperatorEverything) {
   EXPECT_EQ(LastQuery().tenant, "user");
 }
 
+// bad input: Callers | Stats of another tenant, or of the fleet without the role |
+//   PERMISSION_DENIED, ADMIN_REQUIRED | AccessProcessTest.FiguresOfOthersAreForThoseWhoMaySeeAll
 TEST_F(StatsTest, AnotherTenantsFiguresAreRefusedBeforeTheyAreTaken) {
   ServeTenants();
   v1::StatsRequest request;
@@ -365,6 +367,8 @@ TEST_F(StatsTest, AConnectionEndsAGraceAfterItsAge) {
   Serve();
 }
 
+// bad input: Deadlines and clients | answers of other calls that nobody reads | cut off with
+//   CANCELLED | UnreadAnswerTest.WhatNobodyReadsIsCutOffAndGivenBack
 TEST_F(StatsTest, AReaderWhoTakesNothingLosesItsPlaceAndItsCall) {
   CallRecords records;
   call_observers_ = {&records};

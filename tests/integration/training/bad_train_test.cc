@@ -33,6 +33,8 @@ class BadTrainTest : public TrainCase {
   }
 };
 
+// bad input: eta-train | no subcommand or an unknown one; flags missing, unknown, out of range, NaN
+//   | exit code 2, one line that names the flag
 TEST_F(BadTrainTest, FlagsThatAreMissingUnknownOrOutOfRange) {
   ExpectRefused({}, "subcommand");
   ExpectRefused({"tune"}, "subcommand");
@@ -55,6 +57,8 @@ TEST_F(BadTrainTest, FlagsThatAreMissingUnknownOrOutOfRange) {
   ExpectRefused(with_file, "depth");
 }
 
+// bad input: eta-train | a batch that the devices cannot share, heads that do not divide, `--dense`
+//   with a gate | exit code 2, the flag named, before any text is read
 TEST_F(BadTrainTest, FlagsThatDoNotGoTogether) {
   ExpectRefused(Pretrain({{"batch", "3"}}), "batch: ");
   ExpectRefused(Pretrain({{"held_out", ""}, {"evaluate_every", "5"}}), "evaluate_every: ");
@@ -86,6 +90,8 @@ TEST_F(BadTrainTest, TextsThatFillNothing) {
   ExpectRefused(Pretrain({{"retrieval", "0.5"}}), "retrieval: ");
 }
 
+// bad input: eta-train | a tokenizer that is absent, damaged, of another vocabulary; no
+//   `--vocab_size` | exit code 2, named
 TEST_F(BadTrainTest, TokenizersThatCannotBeUsed) {
   ExpectRefused(Pretrain({{"tokenizer", Path("absent")}}), "tokenizer: ");
   ExpectRefused(Pretrain({{"vocab_size", "100"}}), "vocab");
@@ -112,6 +118,8 @@ TEST_F(BadTrainTest, ADamagedTokenCacheIsMadeAgain) {
   EXPECT_EQ(ReadFile(cache), whole);
 }
 
+// bad input: eta-train | an output folder that has a run, without `--resume` | exit code 2; nothing
+//   is replaced
 TEST_F(BadTrainTest, ARunIsNotReplacedUnasked) {
   TrainTwoSteps();
   const std::string before = ReadFile(Checkpoint());
@@ -171,10 +179,13 @@ TEST_F(BadTrainTest, ADiskWithoutRoomKeepsTheLastCheckpoint) {
   EXPECT_EQ(ReadFile(Checkpoint()), before);
 }
 
+// bad input: eta-train | an output that is a file | exit code 2, `output` named
 TEST_F(BadTrainTest, AnOutputThatIsNoFolder) {
   ExpectRefused(Pretrain({{"output", Write("file", "text")}}), "output");
 }
 
+// bad input: eta-train | adapt: a model that is absent, predicts thresholds already or has no
+//   tokenizer; no held-out text | exit code 2, named
 TEST_F(BadTrainTest, ModelsThatCannotBeAdapted) {
   ExpectRefused(Adapt(Path("absent")), "does not exist");
   const TinyModel gated;

@@ -76,6 +76,8 @@ TEST_F(TrainProcessTest, PretrainsToALowerLossAndTheModelIsServed) {
   EXPECT_THAT(ReadFile(Path("run/curves.svg")), HasSubstr("mean gate"));
 }
 
+// bad input: eta-train | SIGTERM or SIGINT in the middle | a checkpoint after the step, exit code
+//   3; the second signal ends it at once | BadTrainTest.TheSecondSignalEndsItAtOnce
 TEST_F(TrainProcessTest, AStoppedRunGoesOnToTheBit) {
   ASSERT_EQ(Run(Pretrain({{"output", Path("whole")}, {"retrieval", "0"}})).code, 0);
   TrainProcess first(Pretrain());
@@ -102,6 +104,7 @@ TEST_F(TrainProcessTest, AStoppedRunGoesOnToTheBit) {
   EXPECT_EQ(Run(resume).code, 0);
 }
 
+// bad input: eta-train | SIGKILL in the middle | it goes on from the last checkpoint
 TEST_F(TrainProcessTest, AKilledRunGoesOnFromItsLastCheckpoint) {
   TrainProcess first(Pretrain({{"steps", "100000"}, {"minutes", "0"}}));
   const std::string checkpoint = Path("run/checkpoint.safetensors");

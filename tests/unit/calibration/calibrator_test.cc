@@ -360,6 +360,9 @@ void ExpectThatTheNearestPasses(Engine& engine, CalibrationJob job) {
   EXPECT_TRUE(passed.ok()) << request << ": " << passed.status();
 }
 
+// bad input: Calibrate | a target that cannot be reached on this data | FAILED_PRECONDITION,
+//   TARGET_UNREACHABLE with the nearest that passes; nothing is stored |
+//   ProfileProcessTest.ATargetThatCannotBeMetSaysWhatCanAndStoresNothing
 TEST(Calibrate, AFailureNamesARequestThatPasses) {
   ExpectThatTheNearestPasses(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.05));
   CalibrationJob bound = Judged(ProfileTargetKind::kUnionDensity, 0.05);
@@ -408,6 +411,9 @@ TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
   EXPECT_EQ(taken, 1) << "1 %, by reading more";
 }
 
+// bad input: Calibrate | one document in however many samples, equal ones, too few tokens to judge
+//   a perplexity | INVALID_ARGUMENT, field `samples`, with the least and what there is |
+//   EtactlCalibrateProcessTest.SaysWhatIsRefused
 TEST(Calibrate, AVerdictNeedsEnoughTokens) {
   for (const ProfileTargetKind kind :
        {ProfileTargetKind::kMaxPerplexityIncrease, ProfileTargetKind::kDynamicUnionDensity}) {
@@ -660,6 +666,8 @@ TEST(Calibrate, ATextWithNoPlaceForNeedlesPromisesNothing) {
   EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
 }
 
+// bad input: Calibrate | `min_retrieval` with samples too short, or of too few tokens, to hide
+//   needles in | INVALID_ARGUMENT, field `samples`, before any work
 TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
   CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.9);
   job.sequence_tokens = kMinSequenceBlocks * 16;
@@ -673,6 +681,9 @@ TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
   EXPECT_FALSE(result->content.evidence.multi_needles.has_value());
 }
 
+// bad input: Calibrate | a target or setting of models that do, or do not, predict thresholds |
+//   FAILED_PRECONDITION, UNSUPPORTED_BY_MODEL, before any work |
+//   BadProfileTest.CalibrationsOfWhatTheModelDoesNotDoCostNothing
 TEST(Calibrate, EachKindOfThresholdsTakesItsOwn) {
   const auto field = [](Engine& engine, auto change) {
     CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);

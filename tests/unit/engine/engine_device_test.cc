@@ -83,6 +83,9 @@ TEST_F(DeviceTest, AStickyErrorFailsWhatRunsAndRefusesWhatComes) {
   engine->Drain(Clock::now() + milliseconds(100));
 }
 
+// bad input: Device | memory short in a step all the same | it is repeated without the youngest
+//   request: UNAVAILABLE, RetryInfo, tokens emitted |
+//   FailpointCall.ADeviceThatIsShortOfMemoryInAStepLosesOneRequest
 TEST_F(DeviceTest, AStepWithoutMemoryCostsTheLatestRequestAndNothingElse) {
   const auto engine = Start(OptionsFor(model_), faults_[0]);
   const auto alone = Ask(*engine, Greedy(Prompt(60, 1), 300));

@@ -153,12 +153,17 @@ void ExpectEndedDuringPrefill(const Recorder::Answer& answer) {
   EXPECT_EQ(answer.so_far.output_tokens, 0);
 }
 
+// bad input: Deadlines and clients | a client that cancels or vanishes in the middle | CANCELLED in
+//   metrics and log; blocks and place free before the next step |
+//   BadClientTest.ClientsThatCancelOrVanish
 TEST_F(Prefill, CancellingMidPromptFreesTheBlocksBeforeTheNextStep) {
   const auto answer = EndDuringPrefill(SmallSteps(), Greedy(Prompt(400, 2), 5));
   EXPECT_TRUE(absl::IsCancelled(answer.status)) << answer.status;
   ExpectEndedDuringPrefill(answer);
 }
 
+// bad input: Deadlines and clients | a deadline that passes in the middle | DEADLINE_EXCEEDED,
+//   blocks free before the next step | OnePlaceTest.ADeadlineThatPassesInTheMiddleEndsTheWork
 TEST_F(Prefill, ADeadlineMidPromptFreesTheBlocksBeforeTheNextStep) {
   const auto answer =
       EndDuringPrefill(SmallSteps(), Greedy(Prompt(400, 2), 5), std::chrono::seconds(1));

@@ -157,6 +157,8 @@ TEST_F(EngineTest, AShortPromptKeepsItsBaseAsLongAsItsAnswerFitsTheTrainedLength
   }
 }
 
+// bad input: Prompts | special tokens, such as `</s>`, in a text | text, unless parse_special is
+//   true | BadInputTest.SpecialTokensAreTextUnlessTheRequestSaysOtherwise
 TEST_F(EngineTest, SpecialTokensInATextAreReadOnlyWhereTheRequestSaysSo) {
   const auto engine = Start(OptionsFor(model_));
   const std::string text = "</s>Once upon a time</s>";
@@ -438,6 +440,8 @@ TEST_F(EngineTest, ANonfiniteWeightOfAnyFormatIsRefusedAndNamed) {
   }
 }
 
+// bad input: Device | logits of one sequence NaN or infinite | INTERNAL, NONFINITE_LOGITS for that
+//   one; others go on | FailpointCall.LogitsThatAreNotNumbersLoseOneRequest
 TEST_F(EngineTest, OneSequencesNanIsItsOwn) {
   const TinyModel model({.tied = false, .nan_embedding = 777, .dtype = DType::kFloat16});
   EngineOptions options = OptionsFor(model);

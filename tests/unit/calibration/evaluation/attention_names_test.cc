@@ -66,6 +66,8 @@ TEST(AttentionName, OwnSettingsGoBeforeOthers) {
   EXPECT_FALSE(AsksOfSparseAttention({.offset = 0.5f}));
 }
 
+// bad input: eta-eval | ways of attending, windows, shares, block sizes and settings that are none
+//   | exit code 2, the setting named | BadTableTest.WaysOfAttendingWithNumbersThatAreNone
 TEST(AttentionName, AnythingElseIsRefused) {
   for (const char* text : {"",
                            "Full",
@@ -128,6 +130,7 @@ class AttentionFlagsTest : public EvaluationTest {
   }
 };
 
+// bad input: eta-eval | settings that the model or the way of attending does not have | exit code 2
 TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
   const TinyModel plain({.has_predictor = false});
   for (const char* way :

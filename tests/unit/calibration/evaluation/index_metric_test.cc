@@ -137,6 +137,8 @@ TEST_F(IndexMetricTest, DependsOnTheTextAlone) {
   EXPECT_EQ(ReadFile(Path("a.safetensors")), ReadFile(Path("b.safetensors")));
 }
 
+// bad input: eta-eval | index-metric: a file that is there already | exit code 2; nothing is
+//   replaced | GoodIndexMetric.OfEtaEvalIsServed
 TEST_F(IndexMetricTest, NothingIsReplacedUnasked) {
   const std::string file = Write("there.safetensors", "mine");
   EXPECT_EQ(Run("--output=" + file), 2);
@@ -145,6 +147,8 @@ TEST_F(IndexMetricTest, NothingIsReplacedUnasked) {
   EXPECT_NE(ReadFile(file), "mine");
 }
 
+// bad input: eta-eval | index-metric: a GGUF file without --output, a text that fills no window, a
+//   device that keeps its memory | exit code 2, the flag named
 TEST_F(IndexMetricTest, SaysWhatItCannotRun) {
   EXPECT_EQ(Run("--backend=cuda"), 2);
   EXPECT_EQ(Run("--context=100000"), 2);  // more than the text holds

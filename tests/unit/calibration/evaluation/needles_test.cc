@@ -162,6 +162,8 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
   EXPECT_NE((*together)[0].answer_loss, (*together)[3].answer_loss);
 }
 
+// bad input: eta-eval | needles: numbers and ways of attending that are none | exit code 2, the
+//   flag named
 TEST_F(NeedlesTest, TheCommandChecksItsFlags) {
   const std::string common =
       "needles --model=" ETA_SOURCE_DIR "/models/eta-27m --text=" ETA_SOURCE_DIR

@@ -189,6 +189,8 @@ TEST_F(DirectoryStore, AFileOfAnotherSchemaIsRefusedByItsNameAndKeepsNothingElse
   EXPECT_FALSE(Open().ok()) << "it does not say which profile it is";
 }
 
+// bad input: Profiles | aliases.json with an empty list, a version twice, two versions for one
+//   model | exit code 2, file and field named; a folder that becomes so keeps the last good set
 TEST_F(DirectoryStore, BadContentsAtTheStartAreAnError) {
   fs::create_directories(folder_.path() + "/acme");
   const auto refused = [&](const std::string& file, const std::string& text) {

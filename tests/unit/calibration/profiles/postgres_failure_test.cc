@@ -52,6 +52,9 @@ TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {
 }
 
 // A trigger fails as serialization does; a sequence counts the tries across the rollbacks.
+// bad input: Store | PostgreSQL serialization failure or deadlock | tried again up to 3 times, then
+//   ABORTED, STORE_CONFLICT with RetryInfo |
+//   StoreOutage.ConflictsOfPostgresAreTriedAgainAndThenTold
 TEST_F(PostgresFailure, SerializationFailuresAreRetriedThreeTimes) {
   const auto store = Open();
   PostgresClient admin(server_->AdminUrl(url_));
@@ -110,6 +113,8 @@ TEST_F(PostgresFailure, ItsErrorsHaveTheirReasons) {
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 2)))->version, 2);
 }
 
+// bad input: Store | connection lost after COMMIT was sent | read back by request id; unresolved
+//   UNAVAILABLE, OUTCOME_UNKNOWN | StoreOutage.ALostAnswerToACommitIsFoundByTheRequestId
 TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
   PostgresRelay relay(server_->socket_folder());
   const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());

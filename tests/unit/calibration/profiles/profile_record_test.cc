@@ -71,6 +71,9 @@ TEST(ProfileBlob, RoundTripKeepsEveryBit) {
   EXPECT_EQ(read->checksum.size(), 64u);
 }
 
+// bad input: Profiles | stored, its checksum fails | DATA_LOSS, PROFILE_CORRUPT; marked in lists
+//   and health, no other is used in its place |
+//   StoreProcessTest.ADamagedProfileIsDataLossAndHurtsNoOther
 TEST(ProfileBlob, EveryFlippedBitAndEveryCutIsDataLoss) {
   ProfileRecord record = MakeRecord(2);
   const std::string blob = EncodeProfile(record).value();
@@ -105,6 +108,8 @@ TEST(ProfileBlob, TheBytesOfASchemaStay) {
   EXPECT_EQ(kProfileSchemaVersion, 6);
 }
 
+// bad input: Profiles | of another schema | FAILED_PRECONDITION, PROFILE_SCHEMA_MISMATCH |
+//   BadProfileTest.AProfileOfAnotherSchemaWaitsForItsBuild
 TEST(ProfileBlob, AnotherSchemaIsFailedPrecondition) {
   ProfileRecord record = MakeRecord(3);
   std::string blob = EncodeProfile(record).value();
@@ -136,6 +141,8 @@ TEST(ProfileBlob, ARelativeProfileKeepsEveryBit) {
   }
 }
 
+// bad input: Profiles | stored thresholds that are no numbers | DATA_LOSS, PROFILE_CORRUPT |
+//   BadProfileTest.StoredThresholdsThatAreNoNumbersAreDataLoss
 TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
   ProfileRecord record = MakeRecord(4);
   const std::string blob = EncodeProfile(record).value();
@@ -247,6 +254,9 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
             "labels");
 }
 
+// bad input: Profiles | ImportProfile: `relative_threshold` outside [-100, 100] or beside what it
+//   does not read; needles that contradict | INVALID_ARGUMENT, named |
+//   BadProfileTest.FilesOfRelativeProfilesThatMakeNoSenseAreRefused
 TEST(ProfileBlob, ARelativeProfileHasNothingThatItsRuleDoesNotRead) {
   const auto field = [](auto change) {
     ProfileRecord record = MakeRecord(7);
@@ -315,6 +325,9 @@ TEST(MeasuredContext, IsTheSecondHalfOfTheHeldOutSequences) {
   EXPECT_FALSE(ThresholdProfileOf(content, "legal", 1)->MeasuredAt(1));
 }
 
+// bad input: Profiles | names with "..", slash, NUL, leading dot, SQL, over 63 characters,
+//   look-alikes | INVALID_ARGUMENT naming the field, in every field of every call |
+//   BadProfileTest.NamesOutsideTheAllowListAreInvalidEverywhere
 TEST(ProfileNames, OneAllowList) {
   for (const std::string& good :
        {std::string("a"), std::string("legal-2024_v1.2"), std::string("0"), std::string(63, 'z')}) {
@@ -432,6 +445,9 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
 }
 
+// bad input: Profiles | a file with `confirm`, `prefill`, `index`, `kv_dtype`, `weights` missing,
+//   of another type, changed without its digest | INVALID_ARGUMENT, the field named; nothing is
+//   stored | BadProfileTest.FilesOfRelativeProfilesThatMakeNoSenseAreRefused
 TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
   PortableProfile portable = MakePortable();
   portable.content.settings.min_mass = 0.5f;

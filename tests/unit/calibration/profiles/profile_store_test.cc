@@ -290,6 +290,7 @@ TEST_P(WriteStoreTest, BadPutsWriteNothing) {
 }
 
 // Values are bound: what would be SQL is data, also where no validator stands before it.
+// bad input: Profiles | SQL in a tenant's name | data: statements are bound
 TEST_P(WriteStoreTest, SqlInATenantIsData) {
   const auto store = place_.Open();
   const Tenant hostile = TenantOf("a'||(SELECT'x');DROP/**/TABLE/**/eta_profiles;--");
@@ -373,6 +374,8 @@ TEST_P(WriteStoreTest, Aliases) {
   EXPECT_TRUE(store->SetAlias(kAcme, {"legal", "a3", 2, 1}).ok());
 }
 
+// bad input: Limits and load | a tenant over its quota of profiles or bytes | RESOURCE_EXHAUSTED,
+//   PROFILE_QUOTA with QuotaFailure, "do not retry" | CalibrateTest.AFullQuotaIsToldBeforeAnyWork
 TEST_P(WriteStoreTest, Quotas) {
   ProfileStoreOptions options = StorePlace::FastOptions();
   const auto pass = place_.Open(options);

@@ -80,6 +80,8 @@ TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteTo
   EXPECT_EQ(Reason(status), "STORE_PERMISSIONS");
 }
 
+// bad input: Store | SQLite file that is not ours | exit code 2; the file is kept |
+//   ProfileProcessTest.AStoreThatCannotBeOpenedIsABadStart
 TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
   SqliteClient{path_}("CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
   const std::string foreign = ReadFile(path_);
@@ -222,6 +224,7 @@ TEST_F(SqliteStore, ManyMayMakeTheFileAtOnce) {
   }
 }
 
+// bad input: Store | SQLite file with damaged pages | DATA_LOSS; the file is kept
 TEST_F(SqliteStore, DamagedPagesAreDataLossAndTheFileIsKept) {
   {
     const auto store = Open();

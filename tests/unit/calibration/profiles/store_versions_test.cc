@@ -100,6 +100,9 @@ TEST_P(StagedVersionTest, AStagedVersionIsNotTheNewestUntilItIsPromoted) {
   EXPECT_FALSE((*place_.Open()->Get(kAcme, "legal", int64_t{2}))->staged) << "for every process";
 }
 
+// bad input: Profiles | PromoteProfile, DeleteProfileVersion: version 0, negative, absent, not
+//   there, not newer, used by an alias | INVALID_ARGUMENT, NOT_FOUND, ABORTED, VERSION_HAS_ALIAS;
+//   nothing is changed | BadProfileTest.PromotionsAndDeletionsThatMakeNoSenseChangeNothing
 TEST_P(StagedVersionTest, APromotionIsConditionalAndMayBeRepeated) {
   ASSERT_EQ(Put(1), 1);
   ASSERT_EQ(Stage(2), 2);

@@ -82,6 +82,9 @@ TEST(JudgePromises, AllowLossAllowsAnyLoss) {
   EXPECT_EQ(JudgePromises(job, Evidence(67.0, none, none)), absl::OkStatus());
 }
 
+// bad input: Calibrate | `min_retrieval` that the profile does not keep, or full attention itself |
+//   FAILED_PRECONDITION, TARGET_UNREACHABLE, with `allow_loss` too; nothing is stored |
+//   BadProfileTest.ARetrievalThatIsNotKeptStoresNothing
 TEST(JudgePromises, ARetrievalThatIsAskedForIsKept) {
   CalibrationJob job = Job();
   job.min_retrieval = 0.9;

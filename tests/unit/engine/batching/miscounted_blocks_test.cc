@@ -38,6 +38,7 @@ TEST(BlockPoolAllocate, GivesAllOrNothing) {
 
 // Prepare and Submit let none in; a scheduler that found one all the same would plan no row for it,
 // and no step would end it.
+// bad input: Prompts | a sequence without tokens inside the engine | INTERNAL, for that one alone
 TEST(SequenceWithoutTokens, CostsItselfAlone) {
   const TinyModel model;
   const auto backend = *MakeBackend({.name = "cpu", .num_threads = 1});

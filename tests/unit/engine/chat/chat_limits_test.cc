@@ -29,6 +29,8 @@ void ExpectExhausted(const std::string& source, const std::string& limit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(limit)) << source;
 }
 
+// bad input: Chat templates | loops within loops, work without end | INVALID_ARGUMENT, field
+//   `chat`; 4,194,304 steps
 TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
   ExpectExhausted("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
                   "limit of 4194304 steps");
@@ -36,12 +38,15 @@ TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
   ExpectExhausted("{% set l = range(99999)|list %}{{ l|unique|list }}", "steps");
 }
 
+// bad input: Chat templates | a huge `range()` | INVALID_ARGUMENT, field `chat`; 100,000 items
 TEST(ChatLimits, ARangeIsAsTheSandboxAllows) {
   EXPECT_TRUE(ErrorOf("{% for a in range(100000) %}{% endfor %}").ok());
   ExpectExhausted("{{ range(100001) }}", "a range of over 100000 items");
   ExpectExhausted("{{ range(-9223372036854775807, 9223372036854775807) }}", "range of over 100000");
 }
 
+// bad input: Chat templates | a text that doubles in a loop, repetitions, wide formats |
+//   INVALID_ARGUMENT, field `chat`; 64 MiB at one time
 TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
   ExpectExhausted(
       "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
@@ -55,12 +60,16 @@ TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
   ExpectExhausted("{{ 'a'|indent(1001) }}", "indentation");
 }
 
+// bad input: Chat templates | a text of 100 MB | INVALID_ARGUMENT, field `chat`; 16 MiB, met while
+//   it is written
 TEST(ChatLimits, ATextHas16MiB) {
   EXPECT_TRUE(ErrorOf("{{ 'a' * 16777216 }}").ok());
   ExpectExhausted("{{ 'a' * 16777217 }}", "longer than the limit of 16 MiB");
   ExpectExhausted("{% for a in range(101) %}{{ 'a' * 999999 }}{% endfor %}", "16 MiB");
 }
 
+// bad input: Chat templates | macros that call themselves | INVALID_ARGUMENT, field `chat`; 100
+//   deep
 TEST(ChatLimits, MacrosCallEachOther100Deep) {
   ExpectExhausted("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "over 100 deep");
   ExpectExhausted(
@@ -69,6 +78,8 @@ TEST(ChatLimits, MacrosCallEachOther100Deep) {
       "over 100 deep");
 }
 
+// bad input: Chat templates | values in values in values | INVALID_ARGUMENT, field `chat`; 64
+//   levels
 TEST(ChatLimits, ValuesNest64Deep) {
   ExpectExhausted(
       "{% set ns = namespace(x=1) %}{% for a in range(99) %}{% set ns.x = [ns.x] %}{% endfor %}",
@@ -78,6 +89,7 @@ TEST(ChatLimits, ValuesNest64Deep) {
                   "over 8 deep");
 }
 
+// bad input: Chat templates | a namespace that holds itself | nothing, and it is given back
 TEST(ChatLimits, NamespacesThatHoldThemselvesGoInTheEnd) {
   EXPECT_TRUE(ErrorOf("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|length }}").ok());
   EXPECT_TRUE(ErrorOf("{% set ns = namespace() %}{% for a in range(50000) %}"
@@ -85,6 +97,8 @@ TEST(ChatLimits, NamespacesThatHoldThemselvesGoInTheEnd) {
                   .ok());
 }
 
+// bad input: Chat templates | brackets, signs, statements nested 100,000 deep | at the start
+//   refused, without recursion
 TEST(ChatLimits, ExpressionsAndStatementsNestSoDeep) {
   const auto nested = [](size_t depth) {
     return "{{ " + Repeated("(", depth) + "1" + Repeated(")", depth) + " }}";
@@ -119,6 +133,7 @@ TEST(ChatLimits, LargeTemplatesCompileSoon) {
   EXPECT_TRUE(ErrorOf("{{ [" + Repeated("1,", 400000) + "]|length }}").ok());
 }
 
+// bad input: Chat templates | not UTF-8 | at the start refused, with the byte
 TEST(ChatLimits, TextThatIsNotUtf8IsRefusedByField) {
   EXPECT_THAT(std::string(ErrorOf("a\xff").message()), HasSubstr("not UTF-8 at byte 1"));
   EXPECT_THAT(std::string(ErrorOf("\xed\xa0\x80").message()), HasSubstr("not UTF-8 at byte 0"));

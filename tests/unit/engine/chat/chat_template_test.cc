@@ -126,12 +126,16 @@ TEST(ChatTemplate, EveryWayOfATextKeepsWhoWroteIt) {
   for (const auto& [source, marked] : cases) EXPECT_EQ(Marked(source, chat), marked) << source;
 }
 
+// bad input: Chat templates | raise_exception | INVALID_ARGUMENT, field `chat`, with the line and
+//   the template's words
 TEST(ChatTemplate, WhatItSaysByRaiseExceptionIsTheError) {
   const absl::Status status = Error("\n{{ raise_exception('Roles must alternate!') }}");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "chat template, line 2: Roles must alternate!");
 }
 
+// bad input: Chat templates | undefined values, operations that a type does not have |
+//   INVALID_ARGUMENT, field `chat`, with the line
 TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(Text("a\n{{ x.y }}"), "chat template, line 2: 'x' is undefined");
   EXPECT_EQ(Text("{% if %}"), "chat template, line 1: expected an expression, got '%}'");
@@ -142,6 +146,7 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_THAT(Text("\n{{ x is filter }}"), HasSubstr("line 2: test 'filter' is not known here"));
 }
 
+// bad input: Chat templates | unknown statements, filters, tests | at the start refused by name
 TEST(ChatTemplate, WhatIsNotKnownIsRefusedByName) {
   for (const auto& [source, name] : std::vector<std::pair<std::string, std::string>>{
            {"{{ x|urlize }}", "filter 'urlize'"},
@@ -171,6 +176,7 @@ TEST(ChatTemplate, AnUnknownFilterBehindAConditionIsRefusedWhenItRuns) {
   EXPECT_FALSE(ChatTemplate::Parse("{% for x in y %}{{ x|from_json }}{% endfor %}", kTokens).ok());
 }
 
+// bad input: Chat templates | attributes of Python's objects | undefined
 TEST(ChatTemplate, NothingOfPythonsObjectsIsReached) {
   for (const std::string source :
        {"{{ ''.__class__ }}", "{{ [].__class__.__base__ }}", "{{ messages.__len__() }}",
@@ -182,6 +188,7 @@ TEST(ChatTemplate, NothingOfPythonsObjectsIsReached) {
               HasSubstr("no attribute '__class__'"));
 }
 
+// bad input: Chat templates | methods that change a value | INVALID_ARGUMENT, field `chat`
 TEST(ChatTemplate, ValuesAreNotChanged) {
   for (const std::string source :
        {"{{ messages.append(1) }}", "{{ messages[0].update({}) }}", "{{ messages.pop() }}",

@@ -78,6 +78,7 @@ TEST_F(CheckpointTest, ShardsReadAsOne) {
   EXPECT_EQ(Text(checkpoint->Read("gamma")), "gamma");
 }
 
+// bad input: Weights | a missing shard | NOT_FOUND, named
 TEST_F(CheckpointTest, MissingFilesAreNamed) {
   EXPECT_EQ(Checkpoint::Open(Path("nowhere")).status().code(), kNotFound);
   EXPECT_EQ(Code(), kNotFound) << "no weights";
@@ -155,6 +156,7 @@ TEST(ChatTemplateOfTheTokenizerConfig, IsATextOrTheDefaultOfSeveral) {
   }
 }
 
+// bad input: Weights | index of shards: "../x", an absolute path | INVALID_ARGUMENT
 TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
   WriteShard("model-1.safetensors", {"alpha"});
   const std::string outside = Path("model-1.safetensors");
@@ -169,6 +171,7 @@ TEST_F(CheckpointTest, ShardNamesCannotLeaveTheFolder) {
   EXPECT_THAT(Message(), HasSubstr("gives tensor 'alpha' a file name that is not allowed"));
 }
 
+// bad input: Weights | index of shards: a link to outside | INVALID_ARGUMENT
 TEST_F(CheckpointTest, LinksMayNotLeaveTheFolder) {
   const TempFolder outside;
   WriteShard("real.safetensors", {"alpha"});
@@ -217,6 +220,8 @@ TEST_F(CheckpointTest, ADamagedIndexIsInvalid) {
   }
 }
 
+// bad input: Weights | digest not on the list | FAILED_PRECONDITION |
+//   PinnedModel.IsServedOnlyWithTheDigestsThatAreListed
 TEST_F(CheckpointTest, OnlyListedDigestsAreAccepted) {
   WriteShard("model.safetensors", {"alpha"});
   CheckpointOptions options;

@@ -69,6 +69,8 @@ TEST_F(GgufCheckpointTest, AFileIsPresentedAsAFolderIs) {
   EXPECT_EQ(bytes->size(), 64 * sizeof(float));
 }
 
+// bad input: GGUF | tensors missing, of another shape than the metadata say | FAILED_PRECONDITION,
+//   by the names of Hugging Face
 TEST_F(GgufCheckpointTest, TensorsThatDoNotFitHaveHuggingFacesNames) {
   tiny_.file.RemoveTensor("blk.1.ffn_up.weight");
   tiny_.file.Set("llama.feed_forward_length", uint32_t{95});
@@ -83,6 +85,7 @@ TEST_F(GgufCheckpointTest, TensorsThatDoNotFitHaveHuggingFacesNames) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("has shape [96, 64], expected [95, 64]"));
 }
 
+// bad input: GGUF | not on the list of digests | FAILED_PRECONDITION
 TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
   const std::string digest = *Sha256Hex(tiny_.file.Serialize());
   EXPECT_TRUE(Checkpoint::Open(path_, {.expected_sha256 = {{"tiny.gguf", digest}}}).ok());
@@ -95,6 +98,7 @@ TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
   EXPECT_EQ(changed.status().code(), kFailedPrecondition);
 }
 
+// bad input: GGUF | writable by every user, or in such a folder | FAILED_PRECONDITION
 TEST_F(GgufCheckpointTest, WhatEveryUserMayWriteIsRefused) {
   chmod(path_.c_str(), 0646);
   EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition);
@@ -139,6 +143,7 @@ TEST_F(GgufCheckpointTest, ALinkIsFollowedAndKeepsItsName) {
   EXPECT_TRUE(checkpoint->sha256().contains("tiny.gguf"));
 }
 
+// bad input: GGUF | changed while it is read | DATA_LOSS
 TEST_F(GgufCheckpointTest, AFileThatChangesAfterItWasOpenedIsDataLoss) {
   const auto checkpoint = Checkpoint::Open(path_);
   ASSERT_TRUE(checkpoint.ok());

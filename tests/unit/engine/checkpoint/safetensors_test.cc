@@ -83,12 +83,16 @@ TEST(SafetensorsHeader, AnEmptyObjectIsAFileWithoutTensors) {
   EXPECT_TRUE(header->tensors.empty());
 }
 
+// bad input: Weights | file under 8 bytes | DATA_LOSS; this and every damage of a model's files:
+//   exit code 2, one line, never listening
 TEST(SafetensorsHeader, UnderEightBytesIsDataLoss) {
   for (const char* bytes : {"", "1234567"}) {
     EXPECT_EQ(Parse(bytes).status(), absl::DataLossError("safetensors file is under 8 bytes"));
   }
 }
 
+// bad input: Weights | truncated header or data | DATA_LOSS |
+//   BadModelTest.WeightsAreRefusedInOneLine
 TEST(SafetensorsHeader, EveryCutOfAGoodFileIsDataLoss) {
   const std::string file = FileOf(Header({Tensor("a}\\\"", "4", 0, 16)}), 16);
   ASSERT_TRUE(Parse(file).ok());
@@ -102,6 +106,7 @@ TEST(SafetensorsHeader, EveryCutOfAGoodFileIsDataLoss) {
   }
 }
 
+// bad input: Weights | header length over the file | INVALID_ARGUMENT
 TEST(SafetensorsHeader, ALengthThatRunsPastTheFileIsInvalid) {
   const std::string json = Header({Tensor("a", "4", 0, 16)});
   EXPECT_EQ(Parse(Length(json.size() + 17) + json + std::string(16, 'x')).status().code(),
@@ -111,6 +116,8 @@ TEST(SafetensorsHeader, ALengthThatRunsPastTheFileIsInvalid) {
               HasSubstr("its length runs past the end of the file"));
 }
 
+// bad input: Weights | header length over 8 MiB, near 2^64 | INVALID_ARGUMENT, before anything is
+//   allocated
 TEST(SafetensorsHeader, ALengthOverTheCapIsRefusedBeforeAnythingIsAllocated) {
   for (const uint64_t length : {kSafetensorsMaxHeaderBytes + 1, uint64_t{1} << 32,
                                 uint64_t{1} << 63, UINT64_MAX - 7, UINT64_MAX}) {
@@ -120,6 +127,8 @@ TEST(SafetensorsHeader, ALengthOverTheCapIsRefusedBeforeAnythingIsAllocated) {
   }
 }
 
+// bad input: Weights | header not UTF-8, without a brace in front, with junk behind |
+//   INVALID_ARGUMENT
 TEST(SafetensorsHeader, MustBeUtf8StartWithABraceAndEndWithIt) {
   ExpectInvalid("{\"__metadata__\":{\"a\":\"\xFF\"}}", 0, "is not UTF-8 at byte");
   EXPECT_EQ(Code("{\"__metadata__\":{\"a\":\"\xED\xA0\x80\"}}"), kInvalid);
@@ -134,6 +143,7 @@ TEST(SafetensorsHeader, MustBeUtf8StartWithABraceAndEndWithIt) {
   EXPECT_EQ(Code("{} "), absl::StatusCode::kOk);
 }
 
+// bad input: Weights | JSON nested over 4 deep | INVALID_ARGUMENT, without recursion
 TEST(SafetensorsHeader, DeepNestingIsRefusedWithoutRecursion) {
   const std::string array = "an array stands where none is allowed";
   ExpectInvalid(R"({"a":{"shape":[[[1]]]}})", 0, array);
@@ -143,6 +153,7 @@ TEST(SafetensorsHeader, DeepNestingIsRefusedWithoutRecursion) {
   EXPECT_EQ(Code(objects + "}"), kInvalid);
 }
 
+// bad input: Weights | number with sign, fraction, exponent, over 2^48 | INVALID_ARGUMENT
 TEST(SafetensorsHeader, NumbersAreWholeAndAtMostTwoToThe48) {
   for (const std::string number : {"-1", "-0", "1.0", "1e0", "281474976710657",
                                    "18446744073709551616", "1E400", "null", "true", "\"1\""}) {
@@ -159,6 +170,7 @@ TEST(SafetensorsHeader, NumbersAreWholeAndAtMostTwoToThe48) {
   refuse("281474976710657", "a number is over 2^48");
 }
 
+// bad input: Weights | a name twice, also by an escape | INVALID_ARGUMENT
 TEST(SafetensorsHeader, ANameMayOccurOnceHoweverItIsSpelled) {
   for (const char* name : {"a", "\\u0061"}) {
     ExpectInvalid(Header({Tensor("a", "1", 0, 4), Tensor(name, "1", 4, 8)}), 8,
@@ -170,6 +182,8 @@ TEST(SafetensorsHeader, ANameMayOccurOnceHoweverItIsSpelled) {
             kInvalid);
 }
 
+// bad input: Weights | tensors that overlap, holes, an end before its start, bytes after the last |
+//   INVALID_ARGUMENT
 TEST(SafetensorsHeader, TensorsCoverTheDataExactly) {
   const auto header = [](uint64_t a0, uint64_t a1, uint64_t b0, uint64_t b1) {
     return Header({Tensor("a", absl::StrCat(a1 - a0), a0, a1, "U8"),
@@ -190,6 +204,7 @@ TEST(SafetensorsHeader, TensorsCoverTheDataExactly) {
   EXPECT_EQ(two(0, 4, 4, 8, 7), kDataLoss) << "cut off";
 }
 
+// bad input: Weights | sizes that overflow; rank over 8 | INVALID_ARGUMENT
 TEST(SafetensorsHeader, SizesThatOverflowAreRefused) {
   const std::string big = "281474976710656";  // 2^48
   ExpectInvalid(Header({Tensor("a", big + "," + big, 0, 0)}), 0,
@@ -201,6 +216,7 @@ TEST(SafetensorsHeader, SizesThatOverflowAreRefused) {
   EXPECT_EQ(Code(Header({Tensor("a", "1,1,1,1,1,1,1,1", 0, 4)}), 4), absl::StatusCode::kOk);
 }
 
+// bad input: Weights | over 100,000 tensors | INVALID_ARGUMENT
 TEST(SafetensorsHeader, HoldsAtMost100000Tensors) {
   std::vector<std::string> members;
   for (int i = 0; i <= 100'000; ++i) {
@@ -212,6 +228,7 @@ TEST(SafetensorsHeader, HoldsAtMost100000Tensors) {
   EXPECT_EQ(Code(Header(members)), absl::StatusCode::kOk);
 }
 
+// bad input: Weights | span not shape times type | INVALID_ARGUMENT
 TEST(SafetensorsHeader, TheSpanFitsShapeAndType) {
   ExpectInvalid(Header({Tensor("a", "3", 0, 16)}), 16,
                 "tensor 'a' has data_offsets that do not fit shape and dtype");
@@ -219,6 +236,7 @@ TEST(SafetensorsHeader, TheSpanFitsShapeAndType) {
   EXPECT_EQ(Code(Header({Tensor("a", "", 0, 0)})), kInvalid);
 }
 
+// bad input: Weights | unsupported type | UNIMPLEMENTED, named
 TEST(SafetensorsHeader, AnUnknownTypeIsUnimplementedAndNamed) {
   for (const std::string dtype : {"F8_E4M3", "BOOL", "U16", "float32", ""}) {
     const auto header = Parse(FileOf(Header({Tensor("a", "1", 0, 4, dtype)}), 4));
@@ -311,6 +329,8 @@ TEST_F(SafetensorsFileTest, TheEmbeddedModelOpens) {
   EXPECT_EQ(norm->size(), 1024u);
 }
 
+// bad input: Weights | changed while they are read | DATA_LOSS; what is loaded does not change |
+//   LoadedModel.DoesNotChangeWithItsFiles
 TEST_F(SafetensorsFileTest, AFileThatChangesAfterItWasOpenedIsDataLoss) {
   ASSERT_TRUE(Write().ok());
   auto file = SafetensorsFile::Open(Path());
@@ -328,6 +348,7 @@ TEST_F(SafetensorsFileTest, AFileThatChangesAfterItWasOpenedIsDataLoss) {
   EXPECT_EQ(file->Read("numbers").status().code(), kDataLoss);
 }
 
+// bad input: Weights | a file that every user may write | FAILED_PRECONDITION
 TEST_F(SafetensorsFileTest, AFileThatEveryUserMayWriteIsRefused) {
   ASSERT_TRUE(Write().ok());
   ASSERT_EQ(chmod(Path().c_str(), 0666), 0);

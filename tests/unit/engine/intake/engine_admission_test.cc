@@ -73,6 +73,8 @@ TEST_F(EngineAdmissionTest, WithoutAnEstimateNobodyIsRefusedAndTheDeadlineEndsTh
   EXPECT_EQ(Reason(behind), "DEADLINE_QUEUED");
 }
 
+// bad input: Deadlines and clients | a deadline shorter than the predicted wait and prefill |
+//   RESOURCE_EXHAUSTED at once, DEADLINE_TOO_SHORT | BadClientTest.DeadlinesTooShortForTheWork
 TEST_F(EngineAdmissionTest, ADeadlineShorterThanTheWaitForASlotIsRefusedAndOneJustLongerIsNot) {
   Start();
   LearnThatAnAnswerTakesTenSeconds();

@@ -74,6 +74,8 @@ class EnginePromptTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
+// bad input: Prompts | neither text nor token ids; a text or chat that becomes no token |
+//   INVALID_ARGUMENT naming the field | BadInputTest.EmptyPrompts
 TEST_F(EnginePromptTest, ABlankThatBecomesNoTokenIsRefused) {
   Begin(BytesWithGapsJson(/*strips=*/true));
   ExpectRefused(TextPrompt("  "), "text", "makes no token of it");
@@ -82,6 +84,9 @@ TEST_F(EnginePromptTest, ABlankThatBecomesNoTokenIsRefused) {
   EXPECT_EQ(Ask(*engine_, TextPrompt(" a ")).ids.size(), 2u) << "and others are served";
 }
 
+// bad input: Prompts | a byte that no token of the model stands for, or only one that is structure
+//   | INVALID_ARGUMENT naming field, byte and offset: nothing is left out |
+//   FamilyProcessTest.AByteThatNoTokenStandsForIsRefusedAndEndsNothing
 TEST_F(EnginePromptTest, AByteThatNoTokenStandsForIsNamed) {
   Begin(BytesWithGapsJson());
   ExpectRefused(TextPrompt("\x04"), "text", "no token for byte 0x04, at offset 0");

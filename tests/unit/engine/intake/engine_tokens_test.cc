@@ -105,6 +105,8 @@ TEST_F(EngineTokensTest, ShowsSpecialTokensOnRequest) {
   EXPECT_TRUE(ended.ids.empty());
 }
 
+// bad input: Prompts | Detokenize: no ids, ids outside the vocabulary, over the context, of too
+//   much text | INVALID_ARGUMENT, the field named | BadInputTest.IdsThatReadAsNothing
 TEST_F(EngineTokensTest, TellsWhatTokensReadAs) {
   EngineOptions options = OptionsFor(model_);
   options.limits.max_prompt_bytes = 64;

@@ -33,6 +33,8 @@ TEST(GenerationConfig, WithoutThemTheConfigsStay) {
   }
 }
 
+// bad input: config.json | generation_config.json with an end of text outside the vocabulary |
+//   refused, the file named
 TEST(GenerationConfig, RefusesWhatIsNoIdOfTheVocabulary) {
   for (const char* eos : {"100", "-1", "1.5", "\"2\"", "[2, 100]", "[[2]]", "true", "{}",
                           "18446744073709551615", "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]"}) {

@@ -90,6 +90,8 @@ TEST_F(IndexMetricTest, TheFileMayBeAbsent) {
   EXPECT_EQ(read->centre, Good()["layers.1.centre"].values);
 }
 
+// bad input: Index metric | tensors missing, too many, of another shape or type |
+//   FAILED_PRECONDITION, the tensor named
 TEST_F(IndexMetricTest, NamesShapesAndTypesMustFitTheModel) {
   EXPECT_THAT(Refusal([](Tensors& t) { t.erase("layers.1.centre"); }),
               HasSubstr("'layers.1.centre' is missing"));
@@ -103,6 +105,8 @@ TEST_F(IndexMetricTest, NamesShapesAndTypesMustFitTheModel) {
               HasSubstr("has dtype float16, not float32"));
 }
 
+// bad input: Index metric | NaN, infinity, a metric that is not symmetric | FAILED_PRECONDITION,
+//   tensor and element named
 TEST_F(IndexMetricTest, ValuesMustBeFiniteAndTheMetricSymmetric) {
   EXPECT_THAT(Refusal([](Tensors& t) {
                 t["layers.1.centre"].values[3] = std::numeric_limits<float>::quiet_NaN();
@@ -116,6 +120,8 @@ TEST_F(IndexMetricTest, ValuesMustBeFiniteAndTheMetricSymmetric) {
               HasSubstr("is not symmetric: head 1"));
 }
 
+// bad input: Index metric | empty, cut, a link to outside, not on the list of digests | refused,
+//   the file named, whatever the index is | BadModelTest.AnIndexMetricIsRefusedInOneLine
 TEST_F(IndexMetricTest, TheFileIsTrustedAsLittleAsTheOthers) {
   const std::string path = model_.path() + kFile;
   Write(path, Good());

@@ -111,6 +111,8 @@ TEST(ModelConfig, TheFileSaysHowAttentionGoesBeyondThePaper) {
               HasSubstr("eta_special_keys must be attend: the model has no gate"));
 }
 
+// bad input: config.json | `eta_index`, `eta_reads`, `eta_special_keys`, `eta_sink_blocks` unknown
+//   or out of bounds | UNIMPLEMENTED or INVALID_ARGUMENT, named
 TEST(ModelConfig, EveryOptionOfAttentionIsChecked) {
   const std::string sinks = " must be a whole number from 0 to 1024";
   const std::tuple<const char*, Json, std::string> cases[] = {
@@ -169,6 +171,7 @@ TEST(ModelConfig, Llama3ScalingIsReadWhereverFilesHaveIt) {
   }
 }
 
+// bad input: config.json | two RoPE scalings that differ | INVALID_ARGUMENT
 TEST(ModelConfig, TwoRopeScalingsThatDifferAreRefused) {
   Json json = Good();
   json["rope_scaling"] = Llama3Scaling("type");
@@ -229,6 +232,8 @@ TEST(ModelConfig, OtherRopeScalingsAreRefusedByName) {
             absl::StatusCode::kUnimplemented);
 }
 
+// bad input: config.json | a number out of bounds, a special id outside the vocabulary |
+//   INVALID_ARGUMENT naming field and limit
 TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
   const std::pair<const char*, Json> cases[] = {
       {"vocab_size", 0},
@@ -311,6 +316,7 @@ TEST(ModelConfig, RequiredFieldsMayNotBeMissing) {
   EXPECT_TRUE(Without("eta_block_size").ok());
 }
 
+// bad input: config.json | experts, partial rotation | UNIMPLEMENTED, the field named
 TEST(ModelConfig, WhatWouldChangeTheResultIsUnimplementedNotIgnored) {
   const std::pair<const char*, Json> cases[] = {
       {"attention_bias", true},
@@ -377,6 +383,8 @@ TEST_F(TensorListTest, TheExpectedTensorsFit) {
   EXPECT_TRUE(ValidateTensors(config_, tensors_).ok());
 }
 
+// bad input: Weights | `lm_head.weight` in a tied model | counts where it differs from the
+//   embedding; of another shape FAILED_PRECONDITION
 TEST_F(TensorListTest, UntiedModelsNeedAHeadAndTiedOnesMayShipIt) {
   config_.tie_word_embeddings = false;
   EXPECT_THAT(Differences(), HasSubstr("'lm_head.weight' is missing"));
@@ -388,6 +396,8 @@ TEST_F(TensorListTest, UntiedModelsNeedAHeadAndTiedOnesMayShipIt) {
   EXPECT_THAT(Differences(), HasSubstr("'lm_head.weight' has shape [512, 8192]"));
 }
 
+// bad input: Weights | type, shape, missing or extra tensor against the config |
+//   FAILED_PRECONDITION, named
 TEST_F(TensorListTest, EveryKindOfDifferenceIsNamed) {
   tensors_.erase("model.norm.weight");
   tensors_["model.layers.0.mlp.up_proj.weight"].shape = {512, 1408};
@@ -401,6 +411,8 @@ TEST_F(TensorListTest, EveryKindOfDifferenceIsNamed) {
   EXPECT_THAT(message, HasSubstr("'model.layers.8.mlp.up_proj.weight' is not expected"));
 }
 
+// bad input: Weights | biases or norms of heads missing, of another length | FAILED_PRECONDITION,
+//   the tensor named
 TEST_F(TensorListTest, BiasesAndNormsOfHeadsAreThoseOfTheFamily) {
   config_.qkv_bias = config_.head_norms = true;
   const auto expected = ExpectedTensors(config_);
@@ -419,6 +431,7 @@ TEST_F(TensorListTest, BiasesAndNormsOfHeadsAreThoseOfTheFamily) {
   EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.k_norm.weight' is missing"));
 }
 
+// bad input: Weights | nearly all tensors missing | FAILED_PRECONDITION, the first 10 listed
 TEST_F(TensorListTest, TheFirstTenOfManyAreListed) {
   tensors_.clear();
   const std::string message = Differences();

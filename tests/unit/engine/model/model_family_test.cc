@@ -36,6 +36,8 @@ void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::Status
   EXPECT_THAT(std::string(config.status().message()), HasSubstr(words));
 }
 
+// bad input: config.json | a family that is not known | UNIMPLEMENTED, with the list of those known
+//   | BadModelTest.AConfigIsRefusedInOneLine
 TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
   EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2 and qwen3");
   for (const ModelFamily& family : ModelFamilies()) {
@@ -59,6 +61,8 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
 }
 
 // What eta-train adapt writes: a gate and a predictor, and what the family has besides.
+// bad input: config.json | `eta_family` that is not known, or that predicts thresholds itself |
+//   UNIMPLEMENTED, named
 TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
     const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
@@ -100,6 +104,7 @@ TEST(ModelFamily, SmolLM2IsALlama) {
   EXPECT_FALSE(config->qkv_bias || config->out_bias || config->head_norms);
 }
 
+// bad input: config.json | biases that the family does not have | UNIMPLEMENTED, the field named
 TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   const auto biases = [](const char* type, const Json& others = Json::object()) {
     const auto config = ParseFamily(type, others);
@@ -168,6 +173,8 @@ int32_t WindowOf(const char* type, const Json& others) {
   return config.ok() ? config->sliding_window : -1;
 }
 
+// bad input: config.json | `sliding_window` 0, negative, huge | INVALID_ARGUMENT naming field and
+//   limit
 TEST(ModelFamily, MistralsWindowIsALimitUnlessItIsNull) {
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", nullptr}}), 0);
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", 1024}}), 1024);
@@ -186,6 +193,8 @@ TEST(ModelFamily, MistralsWindowIsALimitUnlessItIsNull) {
                       absl::StatusCode::kUnimplemented, "sliding_window");
 }
 
+// bad input: config.json | `layer_types` of another length, or with an unknown kind |
+//   INVALID_ARGUMENT; UNIMPLEMENTED for the kind
 TEST(ModelFamily, QwensWindowIsALimitIfSomeLayerHasIt) {
   Json layers = {"full_attention", "full_attention", "full_attention", "sliding_attention"};
   for (const char* type : {"qwen2", "qwen3"}) {

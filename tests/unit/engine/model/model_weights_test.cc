@@ -38,6 +38,8 @@ class DamagedSource : public TensorSource {
   const float value_;
 };
 
+// bad input: Weights | NaN or infinity | FAILED_PRECONDITION, tensor and element named, unless a
+//   flag allows them | NonfiniteWeights.AreServedWhereTheFlagAllowsThem
 TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
   const TinyModel model({.model_type = "qwen2"});
   const auto checkpoint = Checkpoint::Open(model.path());

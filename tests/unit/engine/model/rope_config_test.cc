@@ -172,6 +172,8 @@ TEST(RopeConfig, YarnHasTheFrequenciesOfTransformers) {
   }
 }
 
+// bad input: config.json | a number of a RoPE scaling out of bounds | INVALID_ARGUMENT naming field
+//   and limit
 TEST(RopeConfig, EveryFieldOfEveryScalingIsChecked) {
   const std::pair<const char*, Json> cases[] = {
       {"factor", 0.5},
@@ -208,6 +210,8 @@ TEST(RopeConfig, EveryFieldOfEveryScalingIsChecked) {
                 absl::StatusCode::kInvalidArgument, "original_max_position_embeddings");
 }
 
+// bad input: config.json | a RoPE scaling of unknown type or with an unknown field | UNIMPLEMENTED,
+//   named
 TEST(RopeConfig, WhatIsNotKnownIsRefusedByName) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
   const Json linear = {{"type", "linear"}, {"factor", 2.0}};

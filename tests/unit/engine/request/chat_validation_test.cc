@@ -48,6 +48,8 @@ TEST(ChatValidation, HasOneToSoManyMessages) {
   EXPECT_EQ(ChatField([&](Chat& c) { c.messages.assign(1025, shortest); }), "chat.messages");
 }
 
+// bad input: Chats | messages of over 768 KiB together | INVALID_ARGUMENT, field `chat.messages` |
+//   BadChatTest.MessagesOfTooManyBytes
 TEST(ChatValidation, CountsTheBytesOfAllMessagesTogether) {
   const auto fill = [](size_t bytes) {
     return [bytes](Chat& c) {
@@ -74,6 +76,9 @@ TEST(ChatValidation, NamesTheMessageThatIsWrong) {
             "chat.messages[3].tool_call_id");
 }
 
+// bad input: Chats | `name`, `tool_call_id` over 256 bytes; `variables` over 64 KiB, no JSON
+//   object, a key twice, 17 deep, a reserved name | INVALID_ARGUMENT, the field named |
+//   BadChatTest.FieldsOfChatsAreNamed
 TEST(ChatValidation, VariablesAreOneJsonObjectWithNamesOfTheirOwn) {
   const std::string deep = std::string(17, '[') + std::string(17, ']');
   for (const std::string& bad :

@@ -98,6 +98,7 @@ TEST(RequestValidation, APromptIsTextOrTokensAndNotEmpty) {
   EXPECT_EQ(Field([](Request& r) { r.prompt = std::string(768 * 1024 + 1, 'x'); }), "text");
 }
 
+// bad input: Prompts | parse_special with token ids | INVALID_ARGUMENT, field `parse_special`
 TEST(RequestValidation, SpecialTokensAreParsedInTextOnly) {
   EXPECT_EQ(Field([](Request& r) { r.parse_special = true; }), "ok");
   EXPECT_EQ(Field([](Request& r) {
@@ -116,6 +117,8 @@ TEST(RequestValidation, ControlCharactersAreDataButBrokenUtf8IsNot) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("from byte 2 on"));
 }
 
+// bad input: Prompts | token id negative or outside the vocabulary | INVALID_ARGUMENT, index of the
+//   first bad one | BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, TokenIdsAreInTheVocabularyAndTheFirstBadOneIsNamed) {
   EXPECT_EQ(Field([](Request& r) {
               r.prompt = std::vector<int32_t>{1, 100, -1};
@@ -144,6 +147,9 @@ struct FloatField {
   std::vector<float> bad;
 };
 
+// bad input: Sampling and stopping | temperature, top_p, top_k, min_p, penalties outside their
+//   ranges, NaN, infinite | INVALID_ARGUMENT, the field named |
+//   BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, SamplingNumbersHaveRangesAndNaNIsInNone) {
   const std::vector<FloatField> fields = {
       {"temperature", &SamplingOptions::temperature, {0.0f, 2.0f}, {-0.1f, 2.1f}},
@@ -168,6 +174,8 @@ TEST(RequestValidation, SamplingNumbersHaveRangesAndNaNIsInNone) {
   EXPECT_EQ(Field([](Request& r) { r.sampling.top_k = -1; }), "sampling.top_k");
 }
 
+// bad input: Sampling and stopping | over 256 logit biases, NaN, bad id | INVALID_ARGUMENT |
+//   BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, LogitBiasesAreFewDistinctAndFinite) {
   const auto with = [](std::vector<LogitBias> bias) {
     return Field([&](Request& r) { r.sampling.bias = std::move(bias); });
@@ -182,6 +190,8 @@ TEST(RequestValidation, LogitBiasesAreFewDistinctAndFinite) {
   EXPECT_EQ(with(std::vector<LogitBias>(257)), "sampling.logit_bias");
 }
 
+// bad input: Sampling and stopping | max_tokens negative, zero or over the cap | INVALID_ARGUMENT |
+//   BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, AnswersHaveAnEnd) {
   const auto lengths = [](int32_t most, int32_t least) {
     return Field([&](Request& r) {
@@ -206,6 +216,8 @@ TEST(RequestValidation, AnswersHaveAnEnd) {
   EXPECT_EQ(lengths(5, -1), "stopping.min_tokens");
 }
 
+// bad input: Sampling and stopping | over 4 stop strings, an empty one, over 64 bytes |
+//   INVALID_ARGUMENT | BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, StopsAreFewAndShort) {
   const auto with = [](std::vector<std::string> stops) {
     return Field([&](Request& r) { r.stopping.stop_strings = std::move(stops); });
@@ -239,6 +251,8 @@ TEST(RequestValidation, AttentionNumbersHaveRanges) {
   }
 }
 
+// bad input: Attention | `sink_blocks` outside [0, 1024]; `min_mass` 0, negative, over 1, NaN |
+//   INVALID_ARGUMENT, the field named | BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, OptionsOfAttentionHaveRanges) {
   EXPECT_EQ(Field([](Request& r) { r.attention.settings.sink_blocks = 1024; }), "ok");
   for (const int32_t bad : {-1, 1025}) {
@@ -252,6 +266,8 @@ TEST(RequestValidation, OptionsOfAttentionHaveRanges) {
   }
 }
 
+// bad input: Attention | `begin` without a least mass | INVALID_ARGUMENT, the field named |
+//   BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, AnAnswerBeginsOtherwiseWithALeastMassOnly) {
   for (const Begin begin : {Begin::kAsAsked, Begin::kFull, Begin::kFullWhereRecentMassWasLow}) {
     EXPECT_EQ(Field([&](Request& r) { r.attention.begin = begin; }), "attention.begin");
@@ -263,6 +279,8 @@ TEST(RequestValidation, AnAnswerBeginsOtherwiseWithALeastMassOnly) {
   }
 }
 
+// bad input: Attention | tempered keys without a gate; dynamic without predictor and outliers |
+//   FAILED_PRECONDITION, UNSUPPORTED_BY_MODEL | BadPlainAttention.WhatAModelWithoutAGateDoesNotHave
 TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
   for (const AttentionMode mode : {AttentionMode::kDynamic, AttentionMode::kFull}) {
     const auto temper = [mode](bool whether) {
@@ -277,6 +295,7 @@ TEST(RequestValidation, KeysAreTemperedWhereThereIsAGate) {
   }
 }
 
+// bad input: Attention | `z` with relative thresholds | INVALID_ARGUMENT, the field named
 TEST(RequestValidation, RelativeThresholdsReadNoZ) {
   EXPECT_EQ(Field([](Request& r) { r.attention.settings.z = 1.0f; }, RelativeModel()),
             "attention.z");
@@ -287,6 +306,9 @@ TEST(RequestValidation, RelativeThresholdsReadNoZ) {
             "UNSUPPORTED_BY_MODEL");
 }
 
+// bad input: Attention | with full attention what it does not read: `sink_blocks`, `reads`,
+//   `confirm`, `prefill`, `min_mass`, `begin` | INVALID_ARGUMENT, the field named |
+//   BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
   const auto full = [](const std::function<void(AttentionChoice&)>& change) {
     return Field([&](Request& r) {
@@ -371,6 +393,9 @@ TEST(RequestValidation, AProfileFitsTheKindOfIndex) {
                                             {"weights", "int8", "native"}}));
 }
 
+// bad input: Profiles | one constant per head, for a model that predicts no thresholds |
+//   FAILED_PRECONDITION, PROFILE_MISMATCH, `mismatch` is `thresholds` |
+//   LlamaProfileTest.ConstantsAreStoredAndNotServed
 TEST(RequestValidation, AModelThatPredictsNothingTakesRelativeProfilesOnly) {
   const auto with = [](const ThresholdProfile& profile, const ModelConfig& config) {
     return Validate(
@@ -427,6 +452,9 @@ TEST(RequestValidation, WhatAProfileSaysOfARequestIsChecked) {
             "PROFILE_MISMATCH");
 }
 
+// bad input: Prompts | tokens of prompt and answer over the context | INVALID_ARGUMENT,
+//   CONTEXT_TOO_LONG with all three numbers; a prompt is never cut |
+//   BadInputTest.PromptAndAnswerOverTheContext
 TEST(CheckContext, CountsPromptAndAnswerTogether) {
   Limits limits;
   limits.max_context = 100;

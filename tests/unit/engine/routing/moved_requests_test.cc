@@ -99,6 +99,8 @@ class MovedRequests : public ::testing::Test {
   Asked long_, short_;
 };
 
+// bad input: Device | lost | INTERNAL for what runs; what waits goes on elsewhere, else
+//   UNAVAILABLE, NOT_SERVING, exit code 3 | FailpointDevice.ThatIsLostEndsTheProcess
 TEST_F(MovedRequests, GoOnOnAnotherDevice) {
   const auto alone = Ask(*Open(std::make_shared<Faults>()), Greedy(Prompt(20, 3), 9));
   const Asked waiting = SubmitWaiting(3, 9);

@@ -182,6 +182,8 @@ TEST(Tokenizer, AnyIdsDecodeAsSentencePieceDecodesThem) {
   }
 }
 
+// bad input: Prompts | NUL and control characters | data, given back unchanged |
+//   BadInputTest.ControlCharactersAreData
 TEST(Tokenizer, TextComesBackUnchangedControlCharactersAndNulIncluded) {
   std::string every;
   for (int c = 0; c < 128; ++c) every += static_cast<char>(c);
@@ -339,6 +341,9 @@ TEST(Tokenizer, TextOverTheCapIsRefused) {
             kInvalid);
 }
 
+// bad input: Prompts | 640 KiB of one character, of spaces, of combining marks | made tokens in
+//   time linear in the bytes, then CONTEXT_TOO_LONG |
+//   HardPromptTest.IsTokenizedInTimeLinearInItsBytes
 TEST(Tokenizer, WorstCaseInputsAgreeWithSentencePieceToo) {
   const SentencePieceReference reference(EmbeddedFile());
   for (const std::string unit :
@@ -370,6 +375,8 @@ absl::Status LoadStatus(const std::string& file, int32_t vocab_size) {
   return Tokenizer::Load({.sentencepiece_model = file}, ConfigOf(vocab_size)).status();
 }
 
+// bad input: Tokenizer files | tokenizer.model: more pieces than the embedding has rows |
+//   FAILED_PRECONDITION with both numbers
 TEST(TokenizerFile, TheVocabularyMayHaveRoomForMorePieces) {
   EXPECT_EQ(LoadStatus(EmbeddedFile(), 8191),
             absl::FailedPreconditionError(
@@ -523,6 +530,7 @@ TEST(TokenizerFile, EveryCutOfAFileIsRefused) {
   }
 }
 
+// bad input: Tokenizer files | tokenizer.model: broken encodings | INVALID_ARGUMENT
 TEST(TokenizerFile, BrokenEncodingsAreRefused) {
   const PieceFile model = SmallModel();
   for (const std::string& rest :

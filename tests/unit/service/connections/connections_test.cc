@@ -251,6 +251,9 @@ TEST_F(AcceptorTest, APeerHasItsOwnLimit) {
   EXPECT_EQ(acceptor->Usage().refused_peer, 1);
 }
 
+// bad input: Connections | thousands, no file descriptors left | closed by the acceptor, which
+//   accepts again within a second of release |
+//   ConnectionsProcessTest.FiveTimesMoreConnectionsThanFilesAndItAcceptsAgain
 TEST_F(AcceptorTest, WithNoDescriptorLeftItRefusesAndServesOnceTheyAreBack) {
   if (testing::kAddressSanitizer) {
     GTEST_SKIP() << "UBSan takes a process without a file descriptor for one with bad pointers";

@@ -227,6 +227,8 @@ TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
             4);
 }
 
+// bad input: etactl | `--confirm`, `--prefill` and other settings of a word that is none | one line
+//   that names the flag; nothing is sent
 TEST(EtactlCalibrate, RefusesWhatItCannotUnderstand) {
   const TempFolder folder;
   const std::string samples = "--samples=" + folder.Write("a", "1");

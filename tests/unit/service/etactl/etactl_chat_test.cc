@@ -110,6 +110,8 @@ TEST(ChatHistory, LosesNothingOfWhatItRead) {
                             "\n");
 }
 
+// bad input: etactl | chat `--history`: a file that cannot be replaced | exit code 1; the file
+//   stays as it was
 TEST(ChatHistory, ReplacesItsFileWholeOrNotAtAll) {
   namespace fs = std::filesystem;
   const TempFolder folder;
@@ -141,6 +143,8 @@ TEST(ChatHistory, ReplacesItsFileWholeOrNotAtAll) {
       << "nothing is left of what was written beside them";
 }
 
+// bad input: etactl | chat `--history`: a line that is no message, has fields of other types, or
+//   calls of tools | exit code 2, file and line named | EtactlChatProcessTest.SaysWhatIsRefused
 TEST(ChatHistory, NamesTheLineThatItCannotRead) {
   const TempFolder folder;
   for (const char* bad :

@@ -67,6 +67,11 @@ TEST(ToChat, EndsWhereTheAnswerBeginsUnlessToldOtherwise) {
   EXPECT_EQ(chat->variables_json, "");
 }
 
+// bad input: Chats | a role that is missing or not known | INVALID_ARGUMENT, field
+//   `chat.messages[i].role` | BadChatTest.FieldsOfChatsAreNamed
+// bad input: Chats | a message without content or parts; a part of another kind than text |
+//   INVALID_ARGUMENT, `chat.messages[i]`, `.parts.items` or `.parts.items[j]` |
+//   BadChatTest.FieldsOfChatsAreNamed
 TEST(ToChat, NamesWhatItDoesNotKnow) {
   EXPECT_EQ(Field([](v1::Chat& c) { c.mutable_messages(1)->clear_role(); }),
             "chat.messages[1].role");
@@ -82,6 +87,8 @@ TEST(ToChat, NamesWhatItDoesNotKnow) {
             "chat.messages[1].parts.items[1]");
 }
 
+// bad input: Chats | not UTF-8, also a character cut between two parts | INVALID_ARGUMENT,
+//   `chat.messages[i].text` or `.parts.items[j].text` | BadChatTest.FieldsOfChatsAreNamed
 TEST(ToChat, ACharacterIsNotPutTogetherFromTwoParts) {
   EXPECT_EQ(Field([](v1::Chat& c) {
               v1::ContentParts& parts = *c.mutable_messages(1)->mutable_parts();
@@ -91,6 +98,8 @@ TEST(ToChat, ACharacterIsNotPutTogetherFromTwoParts) {
             "chat.messages[1].parts.items[0].text");
 }
 
+// bad input: Chats | no messages, over 1024, over 4096 parts | INVALID_ARGUMENT, field
+//   `chat.messages`, before anything is made of them | BadChatTest.FieldsOfChatsAreNamed
 TEST(ToChat, CountsBeforeItConverts) {
   EXPECT_EQ(Field([](v1::Chat& c) {
               while (c.messages_size() < 1025) *c.add_messages() = c.messages(0);

@@ -149,6 +149,8 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(ToRequest(message)->attention.settings.sparse_prefill, false);
 }
 
+// bad input: Attention | `reads`, `special_keys`, `prefill`, `begin` of a value that is not known |
+//   INVALID_ARGUMENT, the field named | BadInputTest.FieldsOutsideTheirLimitsAreNamed
 TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
   v1::GenerateRequest message;
   message.set_text("hello");

@@ -99,6 +99,9 @@ TEST_F(TenantLedgerTest, TheHintFollowsHowLongCallsTake) {
   EXPECT_EQ(GetErrorDetail(ledger_.Enter(TenantOf("a")).status()).retry_after, seconds(2));
 }
 
+// bad input: Limits and load | a tenant over its token budget | RESOURCE_EXHAUSTED, TENANT_TOKENS
+//   with RetryInfo; what was not used comes back |
+//   LimitsTest.TokensOverTheBudgetAreRefusedWithTheTimeToWait
 TEST_F(TenantLedgerTest, TokensAreTakenAndFlowIn) {
   Limit(R"({"default": {"tokens_per_second": 10, "burst_tokens": 1000}})");
   TenantLedger::Lease first = Enter("a");

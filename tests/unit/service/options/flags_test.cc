@@ -41,6 +41,8 @@ std::string Refusal(const std::vector<std::string>& arguments) {
   return ::testing::internal::GetCapturedStderr();
 }
 
+// bad input: Server | a flag or argument that does not exist | exit code 2; the word named that is
+//   wrong
 TEST(Flags, NamesTheWordThatIsWrong) {
   EXPECT_EQ(Refusal({"--max-runing", "4", "--threads", "2"}),
             "eta-server: --max-runing: no such option; did you mean --max_running? (see eta-server "
@@ -80,6 +82,8 @@ TEST(Flags, AStoresAddressMayComeFromAFileAndIsNotTold) {
   EXPECT_EQ(error(file), "--profile_store_file: every user of this host may change it");
 }
 
+// bad input: Chat templates | --chat_template absent, a folder, over 1 MiB, writable by all, not
+//   understood | exit code 2, the flag named | BadChatTemplate.OfTheFlagIsABadStart
 TEST(Flags, AChatTemplateIsReadFromItsFile) {
   const TempFolder folder;
   const std::string file = folder.Write("chat.jinja", "{{ messages }}\n");
@@ -136,6 +140,7 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
+// bad input: Server | --shadow_rate: not a number, below 0, above 1 | exit code 2, the flag named
 TEST(Flags, TheShadowRateIsAShareOrNothing) {
   for (const char* rate : {"0", "0.001", "1"}) {
     EXPECT_TRUE(Parse({"--shadow_rate", rate}).flags.has_value()) << rate;
@@ -145,6 +150,7 @@ TEST(Flags, TheShadowRateIsAShareOrNothing) {
   }
 }
 
+// bad input: Profiles | --keep_versions negative or no number | exit code 2, the flag named
 TEST(Flags, SoManyVersionsAreKeptOrAll) {
   const auto kept = [](const std::string& flag) {
     return Parse({flag}).flags->profile_store_options.keep_versions;

@@ -175,6 +175,8 @@ TEST_F(ProfileCacheTest, ANameOfAnotherTenantIsUnknownAfterTheSameWork) {
   EXPECT_EQ((*Get("legal", kOther))->thresholds, MakeContent(1).thresholds);
 }
 
+// bad input: Store | down or locked | UNAVAILABLE with RetryInfo; Generate goes on with cached
+//   profiles up to --profile_staleness | StoreOutage.RestartsOfPostgres
 TEST_F(ProfileCacheTest, AStoreThatIsDownIsBridgedUntilProfilesAreStale) {
   Open({.staleness = milliseconds(300)});
   Put("legal", 1);

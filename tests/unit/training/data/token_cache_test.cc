@@ -63,6 +63,8 @@ TEST_F(TokenCacheTest, ATextIsTokenizedOnce) {
   EXPECT_EQ(Tokens(*again), Tokens(*first));
 }
 
+// bad input: eta-train | a token cache that is cut, changed, foreign or another text's | it is made
+//   again, and the run goes on | BadTrainTest.ADamagedTokenCacheIsMadeAgain
 TEST_F(TokenCacheTest, ADamagedCacheIsMadeAgain) {
   const std::string text = Write("two.jsonl", kTwo);
   const std::vector<int32_t> tokens = Tokens(*Cache(text));
@@ -87,6 +89,9 @@ TEST_F(TokenCacheTest, ADamagedCacheIsMadeAgain) {
   }
 }
 
+// bad input: eta-train | a text that is absent, of another kind, not UTF-8, with a line that is no
+//   document, a cut .xz | exit code 2, file and line or document named; no cache is left |
+//   BadTrainTest.TextsThatCannotBeRead
 TEST_F(TokenCacheTest, WhatCannotBeReadIsNamed) {
   EXPECT_TRUE(absl::IsNotFound(Cache(Path("absent.txt")).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Cache(Write("a.pdf", "text")).status()));

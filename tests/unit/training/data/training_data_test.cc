@@ -120,6 +120,9 @@ TEST_F(TrainingDataTest, RetrievalTasksHaveTheirShareAndTheirAnswers) {
   EXPECT_THAT(questions, UnorderedElementsAre("What is the s", "What are the ", "What is the v"));
 }
 
+// bad input: eta-train | a text that fills no sequence or window, sequences too short for retrieval
+//   tasks | exit code 2, `text`, `held_out` or `retrieval` named |
+//   BadTrainTest.TextsThatFillNothing
 TEST_F(TrainingDataTest, WhatDoesNotFitIsNamed) {
   const std::string text = Write("short.txt", "Five words are not enough.");
   auto data = Open({.texts = {text}, .sequence_tokens = 100});

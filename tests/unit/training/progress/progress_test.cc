@@ -89,6 +89,8 @@ TEST(RunLog, GoesOnWithoutWhatCameAfterTheCheckpoint) {
   EXPECT_EQ(ReadFile(path), "") << "a new run";
 }
 
+// bad input: eta-train | --resume: a log with lines of something else | exit code 2, the line named
+//   | BadTrainTest.ALogThatIsSomethingElse
 TEST(RunLog, LinesOfSomethingElseAreNamed) {
   for (const char* line : {"text", "{}", "{\"event\":\"other\"}", "{\"event\":\"step\"}",
                            "{\"event\":\"evaluation\",\"step\":-1}", "[1]"}) {

@@ -53,6 +53,8 @@ TEST_F(TrainingCheckpointTest, ComesBackToTheBit) {
   EXPECT_EQ(values[1], 0.1f + 1.0f);
 }
 
+// bad input: eta-train | --resume: a checkpoint that is empty, cut, or changed by a bit | exit code
+//   2, named; the file is left as it is | BadTrainTest.ACheckpointThatIsCutOrDamaged
 TEST_F(TrainingCheckpointTest, CutAndDamagedFilesAreNamed) {
   ASSERT_TRUE(Save(state_, shapes_).ok());
   const std::string whole = ReadFile(Path());
@@ -66,6 +68,8 @@ TEST_F(TrainingCheckpointTest, CutAndDamagedFilesAreNamed) {
   EXPECT_THAT(Refusal(), HasSubstr("damaged"));
 }
 
+// bad input: eta-train | --resume: a file that is no checkpoint of a run | exit code 2, what it is
+//   or lacks named | BadTrainTest.ACheckpointThatIsSomethingElse
 TEST_F(TrainingCheckpointTest, ForeignFilesAreNamed) {
   const float one = 1.0f;
   const std::map<std::string, TensorToWrite> tensors = {
@@ -78,6 +82,9 @@ TEST_F(TrainingCheckpointTest, ForeignFilesAreNamed) {
   EXPECT_THAT(Refusal(), HasSubstr("no state"));
 }
 
+// bad input: eta-train | --resume: a checkpoint of another model, text, schedule or seed | exit
+//   code 2; what differs is named with both values, ten at most |
+//   BadTrainTest.ACheckpointOfAnotherRun
 TEST_F(TrainingCheckpointTest, WhatDiffersIsNamed) {
   ASSERT_TRUE(Save(state_, shapes_).ok());
   const auto checkpoint = TrainingCheckpoint::Open(Path());
@@ -108,6 +115,8 @@ TEST_F(TrainingCheckpointTest, NumbersThatAreNotFiniteDoNotTakeThePlaceOfGoodOne
   EXPECT_EQ(ReadFile(Path()), good);
 }
 
+// bad input: eta-train | a disk without room for a checkpoint | the last one is kept whole; at the
+//   end exit code 1 | BadTrainTest.ADiskWithoutRoomKeepsTheLastCheckpoint
 TEST_F(TrainingCheckpointTest, AFullDiskKeepsTheOneBefore) {
   ASSERT_TRUE(Save(state_, shapes_).ok());
   const std::string good = ReadFile(Path());

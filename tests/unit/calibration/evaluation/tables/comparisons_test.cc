@@ -267,6 +267,8 @@ TEST_F(ChoiceTest, TheLikeliestChoiceIsTaken) {
   EXPECT_DOUBLE_EQ(sparse->union_density, 1.0);
 }
 
+// bad input: eta-eval | table: questions that are none, with too many or few choices, an answer
+//   that is no choice | exit code 2, the line named | BadTableTest.QuestionsThatAreNone
 TEST_F(ChoiceTest, WhatIsNoQuestionIsNamed) {
   const std::string good = R"({"prompt": "a", "choices": ["b", "c"], "answer": 1})";
   EXPECT_TRUE(Read(good).ok());

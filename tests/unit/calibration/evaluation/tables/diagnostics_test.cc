@@ -237,6 +237,9 @@ TEST_F(DiagnosticsTest, IndicesOfEveryKind) {
   }
 }
 
+// bad input: eta-eval | table: `masking` without a gate, `contextuality` without predicted
+//   thresholds | exit code 2, `model` named with what it lacks; a report goes on |
+//   BadTableTest.ModelsThatATableSaysNothingOf
 TEST_F(DiagnosticsTest, APlainModelHasSomeOfThem) {
   const auto bench = Bench({.has_predictor = false});
   const auto masking = MeasureMasking(*bench);
@@ -252,6 +255,8 @@ TEST_F(DiagnosticsTest, APlainModelHasSomeOfThem) {
   }
 }
 
+// bad input: eta-eval | table: so few tokens or windows that a number is undefined | exit code 0;
+//   it is left out, in JSON null | BadTableTest.SamplesThatSayNothing
 TEST_F(DiagnosticsTest, TheSmallestSampleSaysLittleAndFailsNowhere) {
   for (const auto measure : {MeasureMasking, MeasureTail, MeasureSinks, MeasureLayers,
                              MeasureAlignment, MeasureContextuality, MeasureIndex}) {

@@ -97,6 +97,8 @@ TEST_F(ReportTest, WhatItHasIsNotMeasuredAgain) {
   EXPECT_EQ(g_measured, 3);
 }
 
+// bad input: eta-eval | report: a section that is cut, changed, or of other settings or another
+//   model | it is measured again | BadTableTest.ADamagedSectionIsMeasuredAgain
 TEST_F(ReportTest, ASectionThatIsCutOrForeignIsMeasuredAgain) {
   ASSERT_EQ(Write({&kOne}), absl::OkStatus());
   for (const std::string text : {"", "<!-- eta-eval", "something else"}) {
@@ -114,6 +116,8 @@ TEST_F(ReportTest, AnErrorEndsItAndWhatWasMeasuredStays) {
   EXPECT_EQ(g_measured, 1);
 }
 
+// bad input: eta-eval | report: an output that is a file, or lies in one | exit code 2, `output`
+//   named; nothing is measured | BadTableTest.AReportThatHasNoPlace
 TEST_F(ReportTest, AnOutputThatIsAFileIsRefused) {
   folder_.Write("report", "a file");
   EXPECT_EQ(GetErrorDetail(Write({&kOne})).field, "output");

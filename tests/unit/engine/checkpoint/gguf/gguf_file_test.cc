@@ -139,6 +139,8 @@ TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {
   EXPECT_EQ(Floats(file->Read(name)), tiny.tensors.at(name));
 }
 
+// bad input: GGUF | unknown architecture, keys or tensors; experts, one of several files |
+//   UNIMPLEMENTED, named
 TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     TinyGguf tiny;
@@ -172,6 +174,8 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
               kUnimplemented, "tensor 'blk.01.ffn_up.weight' is not known");
 }
 
+// bad input: GGUF | keys missing or of another type; heads that do not divide the rows |
+//   INVALID_ARGUMENT, the key named, with its range
 TEST_F(GgufFileTest, WhatIsMissingOrWrongIsNamed) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     TinyGguf tiny;
@@ -255,6 +259,8 @@ TEST_F(GgufFileTest, WhatThisProjectAddsIsConfigsFields) {
   EXPECT_EQ(Config(tiny.file)["model_type"], "eta");
 }
 
+// bad input: GGUF | keys, predictors, index metrics under `eta.` that are not known, of another
+//   type or family | refused, key or tensor named | BadGgufExportTest.KeysThatMakeNoSenseAreNamed
 TEST_F(GgufFileTest, WhatThisProjectAddsIsReadStrictly) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     TinyGguf tiny;
@@ -294,6 +300,7 @@ TEST(GgufTensorNames, GoBothWays) {
   }
 }
 
+// bad input: GGUF | scaling of RoPE that is not known | UNIMPLEMENTED, the key named
 TEST_F(GgufFileTest, ScalingOfRopeIsLinearOrYarn) {
   TinyGguf tiny;
   tiny.file.Set("llama.rope.scaling.factor", 4.0f);

@@ -50,6 +50,8 @@ TEST(GgufHeader, TensorsLieWhereTheHeadSays) {
   }
 }
 
+// bad input: GGUF | cut in its head or data, bytes behind its data | DATA_LOSS; INVALID_ARGUMENT |
+//   BadModelTest.AGgufFileIsRefusedInOneLine
 TEST(GgufHeader, EveryCutIsAnErrorAndMoreBytesAreAskedForWhereThereAreMore) {
   const GgufWriter file = TwoTensors();
   const std::string bytes = file.Serialize();
@@ -71,6 +73,8 @@ TEST(GgufHeader, EveryCutIsAnErrorAndMoreBytesAreAskedForWhereThereAreMore) {
   ExpectError(bytes + std::string(31, '\0'), kInvalid, "bytes follow the last tensor");
 }
 
+// bad input: GGUF | empty, of another kind; version 1, big-endian | INVALID_ARGUMENT;
+//   UNIMPLEMENTED, named
 TEST(GgufHeader, OtherFilesAndVersionsAreNamed) {
   ExpectError("", kInvalid, "does not begin with GGUF");
   ExpectError("PK\3\4" + std::string(60, '\0'), kInvalid, "does not begin with GGUF");
@@ -83,6 +87,8 @@ TEST(GgufHeader, OtherFilesAndVersionsAreNamed) {
   ExpectError(file.Serialize(), kUnimplemented, "is big-endian");
 }
 
+// bad input: GGUF | over 100,000 tensors, 65,536 entries | INVALID_ARGUMENT, before anything of
+//   that size is allocated
 TEST(GgufHeader, CountsAreBounded) {
   GgufWriter file = TwoTensors();
   for (const uint64_t count : {uint64_t{0}, kGgufMaxTensors + 1, UINT64_MAX}) {
@@ -120,6 +126,8 @@ TEST(GgufHeader, EveryTypeOfValueIsRead) {
   EXPECT_EQ(header->metadata.at("texts").element_type, GgufType::kString);
 }
 
+// bad input: GGUF | over 2^22 elements of a list, a list of lists, unknown types of values, a truth
+//   value of 2, a key twice | INVALID_ARGUMENT, or UNIMPLEMENTED, the key named
 TEST(GgufHeader, BadEntriesAreNamed) {
   const auto with = [](uint32_t type, const std::string& value) {
     GgufWriter file = TwoTensors();
@@ -152,6 +160,8 @@ TEST(GgufHeader, BadEntriesAreNamed) {
   ExpectError(file.Serialize(), kInvalid, "the key 'twin' is there twice");
 }
 
+// bad input: GGUF | tensors of bad dimensions, sizes, rows, types; overlaps, holes, a name twice |
+//   INVALID_ARGUMENT, or UNIMPLEMENTED, the tensor named
 TEST(GgufHeader, BadTensorsAreNamed) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     GgufWriter file = TwoTensors();
@@ -201,6 +211,7 @@ TEST(GgufHeader, BadTensorsAreNamed) {
               kDataLoss, "ends before its last tensor");
 }
 
+// bad input: GGUF | an alignment that is no power of two | INVALID_ARGUMENT
 TEST(GgufHeader, TheAlignmentIsAPowerOfTwo) {
   GgufWriter file = TwoTensors();
   file.alignment = 64;

@@ -220,6 +220,7 @@ TEST(GgufTokenizerTest, AFileMayHaveNone) {
   }
 }
 
+// bad input: GGUF | tokenizer or pre-tokenizer that is not known | UNIMPLEMENTED, named
 TEST(GgufTokenizerTest, WhatIsNotKnownIsRefusedByName) {
   const auto with = [](const std::string& key, const auto& value) {
     GgufWriter file = ByteLevel();
@@ -242,6 +243,8 @@ TEST(GgufTokenizerTest, WhatIsNotKnownIsRefusedByName) {
   ExpectError(pieces, kUnimplemented, "'tokenizer.ggml.precompiled_charsmap' is not supported");
 }
 
+// bad input: GGUF | tokens empty, not UTF-8, twice; lists that do not fit; merges of one part;
+//   special ids outside | INVALID_ARGUMENT, named
 TEST(GgufTokenizerTest, ListsThatDoNotFitAreNamed) {
   const auto with = [](const std::string& key, const auto& value) {
     GgufWriter file = ByteLevel();

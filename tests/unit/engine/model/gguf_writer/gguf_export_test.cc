@@ -264,6 +264,8 @@ TEST_F(GgufExportTest, ImportedItIsTheSameFolder) {
   }
 }
 
+// bad input: eta-eval | export-gguf: scaling, windows, ends, tokenizers that a GGUF file has no key
+//   for | exit code 2, field named; nothing is written
 TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   const TinyModel model({.has_predictor = false});
   const auto open = [&] { return *Checkpoint::Open(model.path()); };
@@ -359,6 +361,8 @@ TEST_F(GgufExportTest, OtherSpellingsOfTheSameTokenizerAreUnderstood) {
   EXPECT_EQ(other_head.Bytes(), head.Bytes());
 }
 
+// bad input: eta-eval | export-gguf: numbers that the type cannot hold | exit code 2, the tensor
+//   named; nothing is written
 TEST_F(GgufExportTest, NumbersThatATypeCannotHoldAreNamed) {
   TinyGguf tiny;
   const float large = 1e6f;

@@ -81,6 +81,7 @@ TEST(AddedTokens, SingleWordsStandAlone) {
                           "cat"));
 }
 
+// bad input: Tokenizer files | tokenizer.json: a million added tokens | served
 TEST(AddedTokens, AMillionAreNoTrouble) {
   std::vector<SoughtToken> many;
   for (int i = 0; i < 1'000'000; ++i) many.push_back({.text = absl::StrCat("<", i, ">"), .id = i});

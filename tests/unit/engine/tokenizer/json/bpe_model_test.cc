@@ -172,6 +172,8 @@ TEST(BpeModel, DoesWhatTheDefinitionSays) {
   }
 }
 
+// bad input: Tokenizer files | tokenizer.json: merges of or into tokens that are not there |
+//   INVALID_ARGUMENT, the merge named
 TEST(BpeModel, VocabulariesAndMergesThatMakeNoSense) {
   const auto error = [](const std::vector<std::string>& tokens, const Merges& merges,
                         BpeOptions options = {}) {

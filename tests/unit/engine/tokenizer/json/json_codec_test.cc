@@ -163,6 +163,8 @@ constexpr char kBuiltMarkers[] =
     "{% for m in messages %}{{ '<' + m['role'][:1] + '>' + m['content'] }}{% endfor %}"
     "{% if tools %}{{ '<' + 'b>' }}{% endif %}";
 
+// bad input: Chats | markers that the model's file calls text, or that the template builds | text
+//   in messages
 TEST(JsonCodec, WhatTheTemplateBuildsIsControl) {
   TokenizerJson file({"a", "b", "<", ">", "s", "u", "t"}, {});
   file.Add("<u>", 10);
@@ -366,6 +368,8 @@ TEST(JsonCodec, DecodersOfOneToken) {
             "a_ba_b");
 }
 
+// bad input: Tokenizer files | tokenizer.json: models, parts, fields that are not known |
+//   UNIMPLEMENTED, named | BadModelTest.ATokenizerIsRefusedInOneLine
 TEST(JsonCodec, UnknownPartsAreNamed) {
   const std::pair<const char*, json> parts[] = {
       {"normalizer", {{"type", "Nmt"}}},
@@ -399,6 +403,8 @@ TEST(JsonCodec, UnknownPartsAreNamed) {
   EXPECT_THAT(std::string(Refusal(file).message()), HasSubstr("version"));
 }
 
+// bad input: Tokenizer files | tokenizer.json: decoders that need several tokens | UNIMPLEMENTED,
+//   named
 TEST(JsonCodec, DecodersThatNeedMoreThanOneTokenAreNamed) {
   const json fuse = {{"type", "Fuse"}};
   const json bytes = {{"type", "ByteFallback"}};
@@ -415,6 +421,8 @@ TEST(JsonCodec, DecodersThatNeedMoreThanOneTokenAreNamed) {
   }
 }
 
+// bad input: Tokenizer files | tokenizer.json: fields of parts of another type or out of range |
+//   INVALID_ARGUMENT, the part named
 TEST(JsonCodec, FieldsOfPartsAreChecked) {
   const std::pair<const char*, json> parts[] = {
       {"normalizer", json::array()},
@@ -448,6 +456,8 @@ TEST(JsonCodec, FieldsOfPartsAreChecked) {
   }
 }
 
+// bad input: Tokenizer files | tokenizer.json: ids twice or outside the vocabulary, added tokens in
+//   the place of others | refused, the token named
 TEST(JsonCodec, IdsAreCheckedAgainstOneAnotherAndTheConfig) {
   TokenizerJson file = Plain();
   EXPECT_TRUE(absl::IsFailedPrecondition(Refusal(file, 7)));

@@ -46,6 +46,8 @@ TEST(TokenizerJsonFile, LongPartsAreTablesAndTheRestIsATree) {
   EXPECT_TRUE(file->rest.root()["model"]["vocab"].is_null());
 }
 
+// bad input: Tokenizer files | tokenizer.json: cut, not JSON, not UTF-8, lone surrogates, a key
+//   twice | INVALID_ARGUMENT, the byte or key named
 TEST(TokenizerJsonFile, WhatIsDamagedIsNamed) {
   EXPECT_THAT(Error(""), HasSubstr("is not JSON"));
   EXPECT_THAT(Error("[]"), HasSubstr("is not a JSON object"));
@@ -86,6 +88,8 @@ TEST(TokenizerJsonFile, WhatIsDamagedIsNamed) {
   EXPECT_THAT(Error(R"({"added_tokens":[{"x\n":1}]})"), HasSubstr("'x\\n' is unknown"));
 }
 
+// bad input: Tokenizer files | tokenizer.json: over 64 MiB, too many tokens or merges, too long a
+//   token, too deep | INVALID_ARGUMENT, the part and its limit named, before memory is taken
 TEST(TokenizerJsonFile, ItsSizesAreBounded) {
   EXPECT_THAT(Error(std::string(kMaxTokenizerJsonBytes + 1, ' ')), HasSubstr("is over"));
   EXPECT_THAT(Error(std::string(100, '[')), HasSubstr("is not a JSON object"));

@@ -84,6 +84,8 @@ TEST(PatternTranslation, CharactersAndProperties) {
   EXPECT_THAT(Matches("[^\\s\\p{L}\\p{N}]+", "a-- 1"), ElementsAre("--"));
 }
 
+// bad input: Tokenizer files | tokenizer.json: patterns with parts that are not known | refused,
+//   the part named
 TEST(PatternTranslation, WhatIsNotKnownIsNamed) {
   const std::pair<const char*, const char*> cases[] = {{R"(\R)", R"('\\R')"},
                                                        {R"(a\K)", R"('\\K')"},
@@ -136,6 +138,7 @@ TEST(PatternTranslation, WhatIsNotKnownIsNamed) {
   }
 }
 
+// bad input: Tokenizer files | tokenizer.json: patterns too long | refused
 TEST(PatternTranslation, PatternsAreBounded) {
   EXPECT_FALSE(Regex::Compile(std::string(kMaxPatternBytes + 1, 'a')).ok());
   EXPECT_FALSE(Regex::Compile("((a{1000}){1000}){1000}").ok());

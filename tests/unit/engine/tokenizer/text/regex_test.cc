@@ -17,6 +17,8 @@ absl::Status RunOver(const std::string& pattern, const std::string& text) {
   return run.status();
 }
 
+// bad input: Prompts | a text on which a pattern of the tokenizer takes too many steps, memory or
+//   depth | INVALID_ARGUMENT; other texts are served | HardPattern.CostsItsOwnCallAlone
 TEST(Regex, APatternThatTriesTooMuchIsAnErrorOfTheText) {
   for (const char* bomb : {"(a+)+b", "(a|aa)+b", "(?:a*)*b", "(?:a|a)*c"}) {
     const absl::Status status = RunOver(bomb, std::string(60, 'a') + "-bc");
