@@ -50,7 +50,7 @@ __device__ __forceinline__ uint32_t KeepingHeads(const ConfirmArgs& args, const 
                                                  const float* queries, const float* thresholds) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t b = args.tile.block_size;
-  const float scale = args.softmax_scale * kLog2OfE;
+  const float scale = args.softmax_scale * kLog2E;
   const bool relative = row.relative != 0;
   LogSum of_heads[kHeadsAtOnce];
   for (int32_t token = lane; token < b; token += 32) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kConfirmThreads)
   if (thread < kMaxGroup) {
     thresholds[thread] =
         thread < group
-            ? kLog2OfE *
+            ? kLog2E *
                   (args.thresholds[row_index * args.thresholds_stride + kv_head * group + thread] -
                    row.offset)
             : NAN;

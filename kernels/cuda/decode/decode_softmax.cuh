@@ -7,21 +7,11 @@
 
 #include "kernels/cuda/decode/decode_operands.cuh"
 #include "kernels/cuda/decode/decode_stages.cuh"
+#include "kernels/cuda/device/fast_math.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/quantize.h"
 
 namespace eta::cuda::decode {
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float Reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // One warp's part of the online softmax of a list: all heads of the group over a quarter of the
 // tokens. A lane holds heads 2t and 2t + 1 of each tile of eight, t = lane % 4.

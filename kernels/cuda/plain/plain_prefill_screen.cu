@@ -88,9 +88,9 @@ __global__ void __launch_bounds__(kThreads)
       of_row.Add(shared.mass.of_warps[i][lane]);
       of_row.Add(shared.terms[i][lane]);
     }
-    threshold = of_row.Log() * kLnOf2 + row.relative_c;
+    threshold = of_row.Log() * kLn2 + row.relative_c;
     if (warp == 0 && lane < group) thresholds[lane] = threshold;
-    threshold = (threshold - row.offset) * kLog2OfE;
+    threshold = (threshold - row.offset) * kLog2E;
   } else if (lane < group) {
     threshold = thresholds[lane] - row.offset;
   }

@@ -13,14 +13,13 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/fast_math.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/prefill/admitted_keys.cuh"
 #include "kernels/cuda/prefill/prefill_tile.cuh"
 
 namespace eta::cuda {
 
-inline constexpr float kLog2E = 1.44269504f;
-inline constexpr float kLn2 = 0.69314718f;
 // Weights are 2^(logit - max + kWeightShift). Many keys have the tempered logit 0; the shift keeps
 // their weights out of float16's subnormal range. It cancels in the quotient.
 inline constexpr float kWeightShift = 10.0f;
@@ -34,18 +33,6 @@ inline constexpr float kClosedGate = -5.0f;
 inline constexpr float kLowScore = -6.0f;
 // Finite, so that a query without any key in the range gets weight 0 and no NaN.
 inline constexpr float kNoMaximum = -1e30f;
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float Tanh(float x) {
-  float y;
-  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // The factor that queries carry (see the top of the file).
 __device__ __forceinline__ float QueryFactor(const PrefillParams& params) {

@@ -138,8 +138,8 @@ struct RowSums {
         const int32_t column = tile * 8 + lane % 4 * 2 + i;
         thresholds[tile][i] = INFINITY;
         if (column >= masks.num_queries) continue;
-        const float threshold = of_row[tile][i].Log() * kLnOf2 + options.relative_c;
-        thresholds[tile][i] = (threshold - options.offset) * kLog2OfE;
+        const float threshold = of_row[tile][i].Log() * kLn2 + options.relative_c;
+        thresholds[tile][i] = (threshold - options.offset) * kLog2E;
         if (lane >= 4) continue;
         args.thresholds[masks.Row(column) * args.thresholds_stride +
                         masks.rows.kv_head * masks.group + column % masks.group] = threshold;
@@ -189,7 +189,7 @@ struct RowSums {
         const int32_t own = key + lane / 4 + i / 2 * 8;
         if (!reads[tile][i % 2].Has(own)) continue;
         const float product = products[tile][0][i] + products[tile][1][i];
-        of_row[tile][i % 2].Add(product * (q.scale[tile][i % 2] * kLog2OfE) * keys.scales[i / 2]);
+        of_row[tile][i % 2].Add(product * (q.scale[tile][i % 2] * kLog2E) * keys.scales[i / 2]);
       }
     }
   }

@@ -7,12 +7,10 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/device/fast_math.cuh"
 #include "kernels/relative_threshold.h"
 
 namespace eta::cuda {
-
-inline constexpr float kLog2OfE = 1.44269504f;
-inline constexpr float kLnOf2 = 0.69314718f;
 
 // What the block size fixes. n = b - 1 keys beside the outlier.
 struct MassRule {
@@ -26,27 +24,16 @@ inline MassRule MakeMassRule(int32_t block_size) {
           .reach = block_size > 2 ? std::sqrt(2.0f * std::log(others)) : 0.0f};
 }
 
-__device__ __forceinline__ float Exp2OfMass(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float Log2OfMass(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // log2(2^a + 2^b); not a number if a or b is none. At most one may be -infinity.
 __device__ __forceinline__ float LogAdd2(float a, float b) {
-  return fmaxf(a, b) + Log2OfMass(1.0f + Exp2OfMass(-fabsf(a - b)));
+  return fmaxf(a, b) + Log2(1.0f + Exp2(-fabsf(a - b)));
 }
 
 // l_j. `gaussian`: log2 n + m log2 e; `deviation`: sd; `outlier`: o log2 e.
 __device__ __forceinline__ float BlockMass(const MassRule& rule, float gaussian, float deviation,
                                            float outlier) {
   const float lift = deviation < rule.reach ? 0.5f * deviation * deviation : rule.reach * deviation;
-  return LogAdd2(fmaf(kLog2OfE, lift, gaussian), outlier);
+  return LogAdd2(fmaf(kLog2E, lift, gaussian), outlier);
 }
 
 // A log-sum-exp that grows: sum * 2^max. Two of them add up to the same in either order.
@@ -57,8 +44,8 @@ struct LogSum {
   __device__ __forceinline__ void Add(const LogSum& other) {
     const float top = fmaxf(max, other.max);
     // Equal maxima may be infinite. A maximum is never NaN, but a sum may be.
-    sum = sum * (max == top ? 1.0f : Exp2OfMass(max - top)) +
-          other.sum * (other.max == top ? 1.0f : Exp2OfMass(other.max - top));
+    sum = sum * (max == top ? 1.0f : Exp2(max - top)) +
+          other.sum * (other.max == top ? 1.0f : Exp2(other.max - top));
     max = top;
   }
   // Adds 2^log.

@@ -236,7 +236,7 @@ __device__ __forceinline__ ScreenedBlock ScreenRecord(const float* queries, int3
   const RecordProducts products = MultiplyRecord(queries, group, tile, record, kv_head);
   const RecordScalars scalars = ScalarsOf(tile, record, kv_head);
   if (relative) {
-    const float scale = kLog2OfE * softmax_scale;
+    const float scale = kLog2E * softmax_scale;
     const float centre = scale * query.centre;
     const float deviation =
         softmax_scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelope));

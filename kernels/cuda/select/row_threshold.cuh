@@ -67,7 +67,7 @@ __device__ __forceinline__ void SumAlwaysRead(const RowMassArgs& args, const Row
   __syncthreads();
   const int32_t pinned = at.num_full - always.end;
   const int32_t keys = (always.first + pinned) * tile.block_size + at.tail;
-  const float scale = args.softmax_scale * kLog2OfE;
+  const float scale = args.softmax_scale * kLog2E;
   LogSum of_head;  // of head `lane`
   for (int32_t first = thread - lane; first < keys; first += 32 * kWarps) {
     const bool valid = first + lane < keys;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void SumAlwaysRead(const RowMassArgs& args, const Row
         for (int step = 16; step > 0; step /= 2) {
           of_keys.max = fmaxf(of_keys.max, __shfl_xor_sync(~0u, of_keys.max, step));
         }
-        of_keys.sum = valid ? Exp2OfMass(score - of_keys.max) : 0.0f;
+        of_keys.sum = valid ? Exp2(score - of_keys.max) : 0.0f;
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
           of_keys.sum += __shfl_xor_sync(~0u, of_keys.sum, step);
@@ -117,9 +117,9 @@ __device__ __forceinline__ void FindThresholds(const RowMassArgs& args, const Ro
     if (lane < kWarps) of_row.Add(mass.of_warps[lane][head]);
     AddOfLanes(of_row, 1, 32);
     if (lane != 0) continue;
-    const float threshold = of_row.Log() * kLnOf2 + c;
+    const float threshold = of_row.Log() * kLn2 + c;
     args.thresholds[at.row * args.thresholds_stride + at.kv_head * at.group + head] = threshold;
-    mass.thresholds[head] = (threshold - offset) * kLog2OfE;
+    mass.thresholds[head] = (threshold - offset) * kLog2E;
   }
   __syncthreads();
 }

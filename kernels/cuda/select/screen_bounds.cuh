@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/fast_math.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/select/screen.cuh"
@@ -180,19 +181,6 @@ __device__ __forceinline__ void Square(uint32_t pair, uint32_t& top, uint32_t& r
   const __half2 low = __hfma2(v, v, __hneg2(high));
   top = *reinterpret_cast<const uint32_t*>(&high);
   rest = *reinterpret_cast<const uint32_t*>(&low);
-}
-
-__device__ __forceinline__ float SquareRoot(float x) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// max(x, 0); NaN if x is NaN.
-__device__ __forceinline__ float NotBelowZero(float x) {
-  float y;
-  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 __device__ __forceinline__ uint32_t Word(const uint4& v, int p) {

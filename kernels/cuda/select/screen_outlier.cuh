@@ -92,13 +92,6 @@ struct OutlierSums {
   }
 };
 
-// The larger; NaN if one is NaN.
-__device__ __forceinline__ float LargerOrNaN(float a, float b) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-  return larger;
-}
-
 // Bounds as in the other forms. A step that is infinite has zeros, and infinity times 0 is NaN.
 template <int D, int HeadTiles>
 __device__ __forceinline__ void UpperBounds(const ScreenRecords<D, OutlierIndex>& records,
@@ -148,8 +141,8 @@ __device__ __forceinline__ void EstimateMasses(const ScreenRecords<D, OutlierInd
       const float deviation = steps.x * (kOfEnvelope * scale * sums.Deviation(tile, i));
       const float mean = steps.x * (scale * sums.Mu(tile, i)) + centre;
       const float outlier = steps.y * (scale * sums.Outlier(tile, i)) + centre;
-      masses.gaussian[tile][i] = fmaf(kLog2OfE, mean, rule.log_count);
-      masses.outlier[tile][i] = kLog2OfE * outlier;
+      masses.gaussian[tile][i] = fmaf(kLog2E, mean, rule.log_count);
+      masses.outlier[tile][i] = kLog2E * outlier;
       masses.mass[tile][i] =
           BlockMass(rule, masses.gaussian[tile][i], deviation, masses.outlier[tile][i]);
     }
@@ -174,12 +167,12 @@ __device__ __forceinline__ float SumOfTerms(const ScreenMasses<HeadTiles>& masse
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (!counts[half]) continue;
-    sum += Exp2OfMass(masses.gaussian[tile][i + 2 * half] - top) +
-           Exp2OfMass(masses.outlier[tile][i + 2 * half] - top);
+    sum += Exp2(masses.gaussian[tile][i + 2 * half] - top) +
+           Exp2(masses.outlier[tile][i + 2 * half] - top);
   }
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  return top + Log2OfMass(sum);
+  return top + Log2(sum);
 }
 
 }  // namespace eta::cuda

@@ -9,18 +9,14 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/fast_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
 
 namespace eta::training::cuda {
 
-inline constexpr float kLog2E = 1.44269504f;
-inline constexpr float kLn2 = 0.69314718f;
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+using eta::cuda::Exp2;
+using eta::cuda::kLn2;
+using eta::cuda::kLog2E;
 
 // tanh of the gate, and 1 - tanh^2.
 struct Tilt {
@@ -36,8 +32,7 @@ __device__ __forceinline__ Tilt Gate(float x) {
     const float r = __fdividef(1.0f, 1.0f + u);
     return {copysignf((1.0f - u) * r, x), 4.0f * u * r * r};
   } else {
-    float t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x));
+    const float t = eta::cuda::Tanh(x);
     return {t, fmaf(-t, t, 1.0f)};
   }
 }
