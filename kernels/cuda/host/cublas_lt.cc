@@ -1,11 +1,8 @@
 #include "kernels/cuda/host/cublas_lt.h"
 
-#include <dlfcn.h>
-
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/cuda/host/shared_library.h"
 
 namespace eta::cuda {
 namespace {
@@ -15,38 +12,29 @@ constexpr const char* kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12", "lib
                                   ETA_CUDA_LIBRARY_DIR "/libcublasLt.so"};
 
 absl::StatusOr<CublasLt> LoadTable() {
-  void* library = nullptr;
-  for (const char* file : kFiles) {
-    library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-  }
-  if (library == nullptr) {
+  SharedLibrary library(kFiles);
+  if (!library.found()) {
     return absl::UnavailableError(absl::StrCat("backend: cuda: cuBLASLt is missing; looked for ",
                                                absl::StrJoin(kFiles, ", ")));
   }
-  std::string missing;
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) missing = name;
-  };
   CublasLt table = {};
-  find("cublasLtCreate", table.Create);
-  find("cublasLtDestroy", table.Destroy);
-  find("cublasLtGetStatusString", table.GetStatusString);
-  find("cublasLtGetVersion", table.GetVersion);
-  find("cublasLtMatmul", table.Matmul);
-  find("cublasLtMatmulAlgoGetHeuristic", table.MatmulAlgoGetHeuristic);
-  find("cublasLtMatmulDescCreate", table.MatmulDescCreate);
-  find("cublasLtMatmulDescDestroy", table.MatmulDescDestroy);
-  find("cublasLtMatmulDescSetAttribute", table.MatmulDescSetAttribute);
-  find("cublasLtMatmulPreferenceCreate", table.MatmulPreferenceCreate);
-  find("cublasLtMatmulPreferenceDestroy", table.MatmulPreferenceDestroy);
-  find("cublasLtMatmulPreferenceSetAttribute", table.MatmulPreferenceSetAttribute);
-  find("cublasLtMatrixLayoutCreate", table.MatrixLayoutCreate);
-  find("cublasLtMatrixLayoutDestroy", table.MatrixLayoutDestroy);
-  if (!missing.empty()) {
+  library.Find("cublasLtCreate", table.Create);
+  library.Find("cublasLtDestroy", table.Destroy);
+  library.Find("cublasLtGetStatusString", table.GetStatusString);
+  library.Find("cublasLtGetVersion", table.GetVersion);
+  library.Find("cublasLtMatmul", table.Matmul);
+  library.Find("cublasLtMatmulAlgoGetHeuristic", table.MatmulAlgoGetHeuristic);
+  library.Find("cublasLtMatmulDescCreate", table.MatmulDescCreate);
+  library.Find("cublasLtMatmulDescDestroy", table.MatmulDescDestroy);
+  library.Find("cublasLtMatmulDescSetAttribute", table.MatmulDescSetAttribute);
+  library.Find("cublasLtMatmulPreferenceCreate", table.MatmulPreferenceCreate);
+  library.Find("cublasLtMatmulPreferenceDestroy", table.MatmulPreferenceDestroy);
+  library.Find("cublasLtMatmulPreferenceSetAttribute", table.MatmulPreferenceSetAttribute);
+  library.Find("cublasLtMatrixLayoutCreate", table.MatrixLayoutCreate);
+  library.Find("cublasLtMatrixLayoutDestroy", table.MatrixLayoutDestroy);
+  if (!library.missing().empty()) {
     return absl::UnavailableError(
-        absl::StrCat("backend: cuda: cuBLASLt has no function ", missing));
+        absl::StrCat("backend: cuda: cuBLASLt has no function ", library.missing()));
   }
   return table;
 }

@@ -4,12 +4,10 @@
 
 #ifdef ETA_HAS_NCCL
 
-#include <dlfcn.h>
 #include <nccl.h>
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/host/shared_library.h"
 
 namespace eta::training::cuda {
 namespace {
@@ -24,27 +22,19 @@ struct Nccl {
 };
 
 absl::StatusOr<Nccl> LoadTable() {
-  void* library = nullptr;
-  for (const char* file : kFiles) {
-    library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-  }
-  if (library == nullptr) {
+  eta::cuda::SharedLibrary library(kFiles);
+  if (!library.found()) {
     return absl::UnavailableError(
         "devices: several devices need NCCL; there is no libnccl.so.2 among the loader's files");
   }
-  std::string missing;
-  const auto find = [&]<typename Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) missing = name;
-  };
   Nccl table = {};
-  find("ncclCommInitAll", table.CommInitAll);
-  find("ncclCommDestroy", table.CommDestroy);
-  find("ncclAllReduce", table.AllReduce);
-  find("ncclGetErrorString", table.GetErrorString);
-  if (!missing.empty()) {
-    return absl::UnavailableError(absl::StrCat("devices: NCCL has no function ", missing));
+  library.Find("ncclCommInitAll", table.CommInitAll);
+  library.Find("ncclCommDestroy", table.CommDestroy);
+  library.Find("ncclAllReduce", table.AllReduce);
+  library.Find("ncclGetErrorString", table.GetErrorString);
+  if (!library.missing().empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("devices: NCCL has no function ", library.missing()));
   }
   return table;
 }
