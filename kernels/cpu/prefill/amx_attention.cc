@@ -8,7 +8,6 @@
 // queries beside it (amx_tile-inl.h).
 
 #include <algorithm>
-#include <cstdlib>
 #include <span>
 
 #include "kernels/cpu/prefill/amx.h"
@@ -407,23 +406,12 @@ void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& 
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
+
+void AmxPrefillAttention(const Context& context, const AttentionParams& params) {
+  HWY_NAMESPACE::AmxPrefillAttentionOnTarget(context, params);
+}
+
 }  // namespace eta::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // AVX-512
-
-#if HWY_ONCE
-namespace eta::cpu {
-
-void AmxPrefillAttention(const Context& context, const AttentionParams& params) {
-#if HWY_ARCH_X86_64 && (HWY_TARGETS & HWY_AVX3)
-  N_AVX3::AmxPrefillAttentionOnTarget(context, params);
-#else
-  static_cast<void>(context);
-  static_cast<void>(params);
-  std::abort();
-#endif
-}
-
-}  // namespace eta::cpu
-#endif  // HWY_ONCE

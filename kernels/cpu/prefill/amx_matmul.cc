@@ -8,7 +8,6 @@
 // ascending order (amx_tile-inl.h), for any number of rows.
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -286,23 +285,12 @@ void AmxMatMulOnTarget(const Context& context, const MatMulParams& params) {
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
+
+void AmxMatMul(const Context& context, const MatMulParams& params) {
+  HWY_NAMESPACE::AmxMatMulOnTarget(context, params);
+}
+
 }  // namespace eta::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // AVX-512
-
-#if HWY_ONCE
-namespace eta::cpu {
-
-void AmxMatMul(const Context& context, const MatMulParams& params) {
-#if HWY_ARCH_X86_64 && (HWY_TARGETS & HWY_AVX3)
-  N_AVX3::AmxMatMulOnTarget(context, params);
-#else
-  static_cast<void>(context);
-  static_cast<void>(params);
-  std::abort();
-#endif
-}
-
-}  // namespace eta::cpu
-#endif  // HWY_ONCE
