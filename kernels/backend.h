@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/batch.h"
+#include "kernels/block_bound.h"
 #include "kernels/params.h"
 
 namespace eta {
@@ -78,7 +79,7 @@ struct HostMatrix {
   int64_t cols = 0;
 };
 
-// The record of one full block and KV head, unpacked: for tests and inspection.
+// The record of one full block and KV head, unpacked: for tests, inspection and evaluation.
 struct BlockRecord {
   std::vector<float> mu;       // [d], as rounded
   std::vector<float> sigma;    // [d], as rounded
@@ -88,6 +89,8 @@ struct BlockRecord {
   std::vector<float> outlier;  // [d], as rounded; kOutlier, else empty
   float step = 0.0f;           // A and B of an 8-bit outlier record: half a step times sum_i |q_i|
   float outlier_step = 0.0f;   // is what the two bounds grow by
+
+  RecordView View() const { return {mu, sigma, outlier, max_norm, mu_error, step, outlier_step}; }
 };
 
 class Backend {

@@ -6,7 +6,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
+
+#include "kernels/block_bound.h"
 
 namespace eta {
 
@@ -39,24 +40,6 @@ inline constexpr int32_t kZUnreachable = kZBins + 1;  // s |q| M < tau_eff: no z
 constexpr float ZOfBin(int32_t bin) {
   return static_cast<float>(bin) / static_cast<float>(kZStepsPerUnit);
 }
-
-// The bound of one block for one query as a function of z ("Selection", step 1), in float32.
-struct BlockBound {
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-  float mean = 0.0f;           // <q, mu>, and what rounding of mu may have lost
-  float deviation = 0.0f;      // sqrt(sum_i q_i^2 sigma_i^2)
-  float ceiling = kInfinity;   // |q| M; of an outlier record none
-  float outlier = -kInfinity;  // <q, k_out>, and what rounding may have lost; else none
-  float scale = 0.0f;          // s
-
-  constexpr float At(float z) const {
-    const float estimate = mean + z * deviation;
-    const float capped = ceiling < estimate ? ceiling : estimate;
-    const float larger = capped < outlier ? outlier : capped;
-    return scale * (outlier == outlier ? larger : outlier);  // a NaN of either is one of the bound
-  }
-};
 
 // The first bin whose z admits a block (bound >= threshold); else kZBeyond or kZUnreachable. The
 // bound never falls as z grows, also when rounded, so bisection finds the bin. The search first

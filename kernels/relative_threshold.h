@@ -5,10 +5,10 @@
 namespace eta {
 
 // The envelope of sub-blocks squared, over the variance: measured on calibration text.
-inline constexpr float kEnvelope = 2.68f;
-// The deviation over the envelope: kEnvelope^-1/2.
+inline constexpr float kEnvelopeRatio = 2.68f;
+// The deviation over the envelope: kEnvelopeRatio^-1/2.
 inline constexpr float kOfEnvelope = 0.61084722f;
-static_assert(kEnvelope * kOfEnvelope * kOfEnvelope > 0.999999f &&
-              kEnvelope * kOfEnvelope * kOfEnvelope < 1.000001f);
+static_assert(kEnvelopeRatio * kOfEnvelope * kOfEnvelope > 0.999999f &&
+              kEnvelopeRatio * kOfEnvelope * kOfEnvelope < 1.000001f);
 
 }  // namespace eta

@@ -108,6 +108,20 @@ void WriteValueTotal(const KvPages& pages, const SequenceRows& sequence, int32_t
 
 }  // namespace
 
+RecordView Record::View(const KvGeometry& geometry) const {
+  const auto d = static_cast<size_t>(geometry.head_dim);
+  RecordView view = {.mu = {mu, d}, .sigma = {sigma, d}};
+  if (geometry.index == IndexKind::kOutlier) {
+    view.outlier = {outlier, d};
+    view.step = *step;
+    view.outlier_step = *outlier_step;
+  } else {
+    view.max_norm = *max_norm;
+    view.mu_error = *mu_error;
+  }
+  return view;
+}
+
 KvLayout KvPages::Layout(const KvGeometry& geometry) {
   const size_t heads = static_cast<size_t>(geometry.num_kv_heads);
   const size_t rows_per_block = 2 * heads * static_cast<size_t>(geometry.block_size);

@@ -5,9 +5,10 @@
 // heads of the group that attend to each (eta-semantics.md, "Selection", steps 1 to 5).
 
 #include <algorithm>
-#include <cmath>
+#include <span>
 #include <vector>
 
+#include "kernels/block_bound.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -43,10 +44,11 @@ std::vector<float> Bounds(const ScreenParams& params, const KvPages& pages, cons
   const int64_t layer = int64_t{params.layer} * params.num_query_heads;
   const float z = head_z == nullptr ? row.sequence.attention.z : head_z[layer + query_head];
   const int32_t kv_head = query_head / (params.num_query_heads / params.geometry.num_kv_heads);
+  const std::span query(q, static_cast<size_t>(params.geometry.head_dim));
   std::vector<float> bounds;
   for (int32_t j = 0; j < row.num_full_blocks(params.geometry.block_size); ++j) {
     const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
-    bounds.push_back(BoundOf(params.geometry, record, q, params.softmax_scale).At(z));
+    bounds.push_back(BoundOf(record.View(params.geometry), query, params.softmax_scale).At(z));
   }
   return bounds;
 }
@@ -95,38 +97,6 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
 }
 
 }  // namespace
-
-// The bound holds if every key of the block, the outlier apart, lies within z deviations of the
-// mean along the query. What rounding of 8-bit vectors lost at most is added. The Cauchy-Schwarz
-// ceiling |q| M always holds. All is in float32, since the contract compares bound and threshold in
-// this precision.
-BlockBound BoundOf(const KvGeometry& geometry, const Record& record, const float* q,
-                   float softmax_scale) {
-  float mean = 0.0f;
-  float variance = 0.0f;
-  float norm = 0.0f;
-  float size = 0.0f;  // |q|_1
-  float outlier = 0.0f;
-  const bool has_outlier = geometry.index == IndexKind::kOutlier;
-  for (int32_t i = 0; i < geometry.head_dim; ++i) {
-    mean += q[i] * record.mu[i];
-    variance += q[i] * q[i] * record.sigma[i] * record.sigma[i];
-    norm += q[i] * q[i];
-    size += std::abs(q[i]);
-    if (has_outlier) outlier += q[i] * record.outlier[i];
-  }
-  if (has_outlier) {
-    return {.mean = mean + *record.step / 2.0f * size,
-            .deviation = std::sqrt(variance),
-            .outlier = outlier + *record.outlier_step / 2.0f * size,
-            .scale = softmax_scale};
-  }
-  const float length = std::sqrt(norm);
-  return {.mean = mean + length * *record.mu_error,
-          .deviation = std::sqrt(variance),
-          .ceiling = length * *record.max_norm,
-          .scale = softmax_scale};
-}
 
 Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Row& row,
                       int32_t query_head) {

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
+#include "kernels/block_bound.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -61,7 +63,8 @@ void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Ro
   const int32_t b = params.geometry.block_size;
   const int32_t d = params.geometry.head_dim;
   const int32_t kv_head = query_head / (params.num_query_heads / params.geometry.num_kv_heads);
-  const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
+  const std::span<const float> q(params.q.row(row.index) + int64_t{query_head} * d,
+                                 static_cast<size_t>(d));
   const int32_t n = row.num_full_blocks(b);
   for (int32_t j = 0; j * b < row.num_keys(); ++j) {
     const auto begin = scores.begin() + j * b;
@@ -74,7 +77,7 @@ void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Ro
       continue;
     }
     const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
-    const BlockBound bound = BoundOf(params.geometry, record, q, params.softmax_scale);
+    const BlockBound bound = BoundOf(record.View(params.geometry), q, params.softmax_scale);
     cells[at.needed(NeededZBin(bound, threshold))] += keys;
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/block_bound.h"
 
 namespace eta::reference {
 
@@ -37,6 +38,9 @@ struct Record {
   float* mu_error;  // e of an 8-bit moment record; else 0
   float* step;      // A and B of an 8-bit outlier record; else 0
   float* outlier_step;
+
+  // As it was written.
+  RecordView View(const KvGeometry& geometry) const;
 };
 
 // One layer's KV cache. Tiles are [block][token of the block][K, V][HKV] rows of d values in the
@@ -76,10 +80,6 @@ void WriteOutlierRecord(const KvPages& pages, const KvLayerView& kv, int32_t blo
 // S = s * <q, k>
 double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_head,
              float softmax_scale);
-
-// The bound on the scores of a block for one query head, in float32; q: [d].
-BlockBound BoundOf(const KvGeometry& geometry, const Record& record, const float* q,
-                   float softmax_scale);
 
 // What the row of relative thresholds compares (eta-semantics.md, "Relative thresholds"), in
 // float32: l_j of every full block; and Lhat, for a query head [d].

@@ -94,19 +94,15 @@ class ReferenceBackend final : public Backend {
   BlockRecord ReadRecord(const KvGeometry& geometry, const KvLayerView& kv, int32_t block,
                          int32_t kv_head) const override {
     const Record record = KvPages(geometry, kv).RecordOf(block, kv_head);
-    const int32_t d = geometry.head_dim;
-    BlockRecord unpacked = {.mu = {record.mu, record.mu + d},
-                            .sigma = {record.sigma, record.sigma + d},
-                            .v_total = {record.v_total, record.v_total + d}};
-    if (geometry.index == IndexKind::kOutlier) {
-      unpacked.outlier = {record.outlier, record.outlier + d};
-      unpacked.step = *record.step;
-      unpacked.outlier_step = *record.outlier_step;
-    } else {
-      unpacked.max_norm = *record.max_norm;
-      unpacked.mu_error = *record.mu_error;
-    }
-    return unpacked;
+    const RecordView view = record.View(geometry);
+    return {.mu = {view.mu.begin(), view.mu.end()},
+            .sigma = {view.sigma.begin(), view.sigma.end()},
+            .max_norm = view.max_norm,
+            .v_total = {record.v_total, record.v_total + geometry.head_dim},
+            .mu_error = view.mu_error,
+            .outlier = {view.outlier.begin(), view.outlier.end()},
+            .step = view.step,
+            .outlier_step = view.outlier_step};
   }
 
   void Plan(const BatchView& batch) override { batch_ = batch; }

@@ -3,9 +3,9 @@
 #include <limits>
 #include <vector>
 
-#include "calibration/evaluation/rivals/block_estimate.h"
 #include "calibration/evaluation/rivals/block_scores.h"
 #include "engine/model/kv_cache.h"
+#include "kernels/block_bound.h"
 
 namespace eta {
 namespace {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <utility>
 
-#include "calibration/evaluation/rivals/block_estimate.h"
 #include "calibration/evaluation/rivals/host_rows.h"
+#include "kernels/block_bound.h"
 
 namespace eta {
 struct RivalBackend::Selecting {
@@ -169,9 +169,9 @@ void RivalBackend::SampleBounds(const Selecting& selecting) {
                                 row.num_keys};
       std::vector<float>& bounds = sampled.bounds.emplace_back();
       for (int32_t j = 0; j < blocks.num_full(); ++j) {
-        bounds.push_back(ScoreBound(params.geometry, blocks.record(j),
-                                    selecting.Query(row.index, h), params.softmax_scale,
-                                    row.sequence.attention.z));
+        const BlockBound bound =
+            BoundOf(blocks.record(j).View(), selecting.Query(row.index, h), params.softmax_scale);
+        bounds.push_back(bound.At(row.sequence.attention.z));
       }
     }
   });

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "calibration/evaluation/rivals/block_estimate.h"
 #include "engine/model/kv_cache.h"
+#include "kernels/block_bound.h"
 
 namespace eta {
 namespace {
@@ -19,14 +19,15 @@ class TopK final : public Rival {
   }
 
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
-    const KvGeometry& geometry = head.blocks.layer.geometry();
+    const int32_t others = head.blocks.block_size() - 1;
     std::vector<float> promised(admitted.size());
     for (size_t j = 0; j < admitted.size(); ++j) {
       if (admitted[j] != 0) continue;
-      const BlockRecord& record = head.blocks.record(static_cast<int32_t>(j));
-      promised[j] = geometry.index == IndexKind::kOutlier
-                        ? EstimatedLogMass(geometry, record, head.q, head.softmax_scale)
-                        : ScoreBound(geometry, record, head.q, head.softmax_scale, head.options.z);
+      const RecordView record = head.blocks.record(static_cast<int32_t>(j)).View();
+      promised[j] = record.outlier.empty()
+                        ? BoundOf(record, head.q, head.softmax_scale).At(head.options.z)
+                        : static_cast<float>(BlockMass<double>(
+                              ScoresOf(record, head.q, head.softmax_scale), others));
     }
     AdmitLargest(promised, share_, admitted);
   }

@@ -239,7 +239,7 @@ __device__ __forceinline__ ScreenedBlock ScreenRecord(const float* queries, int3
     const float scale = kLog2E * softmax_scale;
     const float centre = scale * query.centre;
     const float deviation =
-        softmax_scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelope));
+        softmax_scale * (scalars.sigma_scale * sqrtf(products.variance / kEnvelopeRatio));
     const float gaussian = rule.log_count + (scale * (scalars.mu_scale * products.q_mu) + centre);
     const float outlier = scale * (scalars.outlier_scale * products.q_outlier) + centre;
     return {BlockMass(rule, gaussian, deviation, outlier), LogAdd2(gaussian, outlier)};

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "calibration/evaluation/rivals/block_estimate.h"
+#include "kernels/block_bound.h"
 
 namespace eta {
 
@@ -122,7 +122,7 @@ std::vector<float> BlockBounds::Row(const RecordedRow& row, int32_t head) const 
   std::vector<float> bounds(static_cast<size_t>(row.num_keys() / spec_.block_size));
   for (size_t j = 0; j < bounds.size(); ++j) {
     if (spec_.kind != BoundKind::kBox) {
-      bounds[j] = ScoreBound(geometry_, records_[kv_head][j], q, window_->softmax_scale, spec_.z);
+      bounds[j] = BoundOf(records_[kv_head][j].View(), q, window_->softmax_scale).At(spec_.z);
       continue;
     }
     const float* low = low_[kv_head].data() + j * q.size();

@@ -8,7 +8,6 @@
 #include "calibration/evaluation/attention/fit_constants.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/rivals/big_bird.h"
-#include "calibration/evaluation/rivals/block_estimate.h"
 #include "calibration/evaluation/rivals/block_scores.h"
 #include "calibration/evaluation/rivals/constants.h"
 #include "calibration/evaluation/rivals/h2o.h"
@@ -22,6 +21,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/block_bound.h"
 #include "tests/testing/engine/tiny_model.h"
 
 namespace eta {
@@ -247,10 +247,10 @@ class Judge final : public Rival {
       const KvGeometry& geometry = head.blocks.layer.geometry();
       const float box = Box(head, j);
       EXPECT_GE(box, largest - 1e-4) << "a box bounds its keys";
-      EXPECT_GE(ScoreBound(geometry, head.blocks.record(j), head.q, head.softmax_scale, 16.0f),
-                largest - 1e-4);
+      const RecordView record = head.blocks.record(j).View();
+      EXPECT_GE(BoundOf(record, head.q, head.softmax_scale).At(16.0f), largest - 1e-4);
       const double estimate =
-          EstimatedLogMass(geometry, head.blocks.record(j), head.q, head.softmax_scale);
+          BlockMass<double>(ScoresOf(record, head.q, head.softmax_scale), geometry.block_size - 1);
       EXPECT_NEAR(estimate, Estimate(head, j), 1e-4);
     }
     // Quest's first choice among all is the largest box.
