@@ -249,126 +249,165 @@ absl::Status Checkpoint::Naming(const absl::Status& status) const {
   return {status.code(), absl::StrReplaceAll(status.message(), names)};
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
-                                                  const CheckpointOptions& options) {
-  std::error_code error;
-  const fs::path root = folder;
-  RETURN_IF_ERROR(CheckFolder(root, "the checkpoint's folder"));
-  Checkpoint checkpoint;
-  const auto read_text = [&](const std::string& name,
-                             uint64_t max_bytes) -> absl::StatusOr<std::string> {
-    const auto path = Locate(root, name);
+// Fills a checkpoint from a folder. Each file that is read is hashed and held against the
+// allow-list.
+class Checkpoint::FolderReader {
+ public:
+  FolderReader(fs::path root, const CheckpointOptions& options, Checkpoint& checkpoint)
+      : root_(std::move(root)), options_(options), checkpoint_(checkpoint) {}
+
+  absl::Status ReadTexts() {
+    auto config = ReadText(kConfig, kMaxConfigBytes);
+    if (!config.ok()) return config.status();
+    checkpoint_.config_json_ = *std::move(config);
+    TokenizerFiles& tokenizer = checkpoint_.tokenizer_files_;
+    RETURN_IF_ERROR(ReadOptional(kTokenizer, kMaxTokenizerBytes, tokenizer.tokenizer_json));
+    if (!tokenizer.tokenizer_json) {
+      RETURN_IF_ERROR(
+          ReadOptional(kSentencePiece, kMaxTokenizerBytes, tokenizer.sentencepiece_model));
+    }
+    RETURN_IF_ERROR(
+        ReadOptional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
+    RETURN_IF_ERROR(ReadOptional(kChatTemplate, kMaxChatTemplateBytes, tokenizer.chat_template));
+    if (!tokenizer.chat_template && tokenizer.tokenizer_config_json) {
+      auto found = ParseChatTemplate(*tokenizer.tokenizer_config_json);
+      if (!found.ok()) return found.status();
+      tokenizer.chat_template = *std::move(found);
+    }
+    return ReadOptional(kGenerationConfig, kMaxConfigBytes, checkpoint_.generation_config_json_);
+  }
+
+  absl::Status ReadTensors() {
+    RETURN_IF_ERROR(FindShards());
+    for (const std::string& shard : shards_) RETURN_IF_ERROR(AddShard(shard));
+    for (const auto& entry : index_) {
+      if (!checkpoint_.tensors_.contains(entry.first)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "shard index names tensor ", Quoted(entry.first), ", which its file does not hold"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadIndexMetric() {
+    if (!Has(kIndexMetric)) return absl::OkStatus();
+    if (shards_.contains(kIndexMetric)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard index gives tensors to file ", Quoted(kIndexMetric)));
+    }
+    auto opened = OpenTensors(kIndexMetric);
+    if (!opened.ok()) return opened.status();
+    checkpoint_.index_metric_ = std::make_unique<const SafetensorsFile>(*std::move(opened));
+    checkpoint_.weights_.index_metric = checkpoint_.sha256_.at(kIndexMetric);
+    return absl::OkStatus();
+  }
+
+  // After the tensors and the index metric.
+  absl::Status SetWeightsDigests() {
+    WeightsDigests& weights = checkpoint_.weights_;
+    for (const std::string& shard : shards_) {
+      weights.weights.push_back(checkpoint_.sha256_.at(shard));
+    }
+    std::sort(weights.weights.begin(), weights.weights.end());
+    std::optional<std::string> import_record;
+    RETURN_IF_ERROR(ReadOptional(kImportRecordFile, kMaxConfigBytes, import_record));
+    if (!import_record) return absl::OkStatus();
+    auto record = ParseImportRecord(*import_record);
+    if (!record.ok()) return record.status();
+    if (record->written == weights) weights = std::move(record->read);
+    return absl::OkStatus();
+  }
+
+ private:
+  bool Has(const std::string& name) const {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(root_ / name, error));
+  }
+
+  absl::StatusOr<std::string> ReadText(const std::string& name, uint64_t max_bytes) {
+    const auto path = Locate(root_, name);
     if (!path.ok()) return path.status();
     const auto file = InputFile::Open(*path);
     if (!file.ok()) return file.status();
     auto text = file->ReadAll(max_bytes);
     if (!text.ok()) return text.status();
-    const absl::Status admitted = CheckFile(*file, name, options, checkpoint.sha256_);
-    if (!admitted.ok()) return admitted;
+    RETURN_IF_ERROR(CheckFile(*file, name, options_, checkpoint_.sha256_));
     return text;
-  };
-  const auto open_tensors = [&](const std::string& name) -> absl::StatusOr<SafetensorsFile> {
-    const auto path = Locate(root, name);
-    if (!path.ok()) return path.status();
-    auto file = SafetensorsFile::Open(*path);
-    if (!file.ok()) return file.status();
-    const absl::Status admitted = CheckFile(file->file(), name, options, checkpoint.sha256_);
-    if (!admitted.ok()) return admitted;
-    return file;
-  };
+  }
 
-  auto config = read_text(kConfig, kMaxConfigBytes);
-  if (!config.ok()) return config.status();
-  checkpoint.config_json_ = *std::move(config);
-  const auto is_there = [&](const std::string& name) {
-    return fs::exists(fs::symlink_status(root / name, error));
-  };
   // Where the file is there.
-  const auto read_optional = [&](const std::string& name, uint64_t max_bytes,
-                                 std::optional<std::string>& text) -> absl::Status {
-    if (!is_there(name)) return absl::OkStatus();
-    auto read = read_text(name, max_bytes);
+  absl::Status ReadOptional(const std::string& name, uint64_t max_bytes,
+                            std::optional<std::string>& text) {
+    if (!Has(name)) return absl::OkStatus();
+    auto read = ReadText(name, max_bytes);
     if (!read.ok()) return read.status();
     text = *std::move(read);
     return absl::OkStatus();
-  };
-  TokenizerFiles& tokenizer = checkpoint.tokenizer_files_;
-  RETURN_IF_ERROR(read_optional(kTokenizer, kMaxTokenizerBytes, tokenizer.tokenizer_json));
-  if (!tokenizer.tokenizer_json) {
-    RETURN_IF_ERROR(
-        read_optional(kSentencePiece, kMaxTokenizerBytes, tokenizer.sentencepiece_model));
   }
-  RETURN_IF_ERROR(
-      read_optional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
-  RETURN_IF_ERROR(read_optional(kChatTemplate, kMaxChatTemplateBytes, tokenizer.chat_template));
-  if (!tokenizer.chat_template && tokenizer.tokenizer_config_json) {
-    auto found = ParseChatTemplate(*tokenizer.tokenizer_config_json);
-    if (!found.ok()) return found.status();
-    tokenizer.chat_template = *std::move(found);
-  }
-  RETURN_IF_ERROR(
-      read_optional(kGenerationConfig, kMaxConfigBytes, checkpoint.generation_config_json_));
 
-  std::map<std::string, std::string> index;  // empty: one file
-  std::set<std::string> shards = {kSingleFile};
-  if (!fs::exists(root / kSingleFile, error) && fs::exists(root / kIndex, error)) {
-    const auto text = read_text(kIndex, kMaxIndexBytes);
+  absl::StatusOr<SafetensorsFile> OpenTensors(const std::string& name) {
+    const auto path = Locate(root_, name);
+    if (!path.ok()) return path.status();
+    auto file = SafetensorsFile::Open(*path);
+    if (!file.ok()) return file.status();
+    RETURN_IF_ERROR(CheckFile(file->file(), name, options_, checkpoint_.sha256_));
+    return file;
+  }
+
+  // The files with tensors, and which tensor is in which: of one file nothing.
+  absl::Status FindShards() {
+    std::error_code error;
+    if (fs::exists(root_ / kSingleFile, error) || !fs::exists(root_ / kIndex, error)) {
+      return absl::OkStatus();
+    }
+    const auto text = ReadText(kIndex, kMaxIndexBytes);
     if (!text.ok()) return text.status();
     auto parsed = ParseShardIndex(*text);
     if (!parsed.ok()) return parsed.status();
-    index = *std::move(parsed);
-    shards.clear();
-    for (const auto& entry : index) shards.insert(entry.second);
-    if (shards.size() > kMaxShards) {
+    index_ = *std::move(parsed);
+    shards_.clear();
+    for (const auto& entry : index_) shards_.insert(entry.second);
+    if (shards_.size() > kMaxShards) {
       return absl::InvalidArgumentError("shard index names over 1000 files");
     }
+    return absl::OkStatus();
   }
-  for (const std::string& shard : shards) {
-    auto opened = open_tensors(shard);
+
+  absl::Status AddShard(const std::string& shard) {
+    auto opened = OpenTensors(shard);
     if (!opened.ok()) return opened.status();
-    checkpoint.files_.push_back(*std::move(opened));
-    const size_t file = checkpoint.files_.size() - 1;
-    for (const auto& [name, info] : checkpoint.files_[file].tensors()) {
-      if (!index.empty()) {
-        const auto entry = index.find(name);
-        if (entry == index.end() || entry->second != shard) {
+    checkpoint_.files_.push_back(*std::move(opened));
+    const size_t file = checkpoint_.files_.size() - 1;
+    for (const auto& [name, info] : checkpoint_.files_[file].tensors()) {
+      if (!index_.empty()) {
+        const auto entry = index_.find(name);
+        if (entry == index_.end() || entry->second != shard) {
           return absl::InvalidArgumentError(absl::StrCat(
               "shard index does not give tensor ", Quoted(name), " to the file that holds it"));
         }
       }
-      checkpoint.tensors_.emplace(name, info);
-      checkpoint.file_of_.emplace(name, file);
+      checkpoint_.tensors_.emplace(name, info);
+      checkpoint_.file_of_.emplace(name, file);
     }
-  }
-  for (const auto& entry : index) {
-    if (!checkpoint.tensors_.contains(entry.first)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "shard index names tensor ", Quoted(entry.first), ", which its file does not hold"));
-    }
+    return absl::OkStatus();
   }
 
-  if (is_there(kIndexMetric)) {
-    if (shards.contains(kIndexMetric)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("shard index gives tensors to file ", Quoted(kIndexMetric)));
-    }
-    auto opened = open_tensors(kIndexMetric);
-    if (!opened.ok()) return opened.status();
-    checkpoint.index_metric_ = std::make_unique<const SafetensorsFile>(*std::move(opened));
-    checkpoint.weights_.index_metric = checkpoint.sha256_.at(kIndexMetric);
-  }
+  const fs::path root_;
+  const CheckpointOptions& options_;
+  Checkpoint& checkpoint_;
+  std::set<std::string> shards_ = {kSingleFile};
+  std::map<std::string, std::string> index_;  // tensor -> file; empty: one file
+};
 
-  for (const std::string& shard : shards) {
-    checkpoint.weights_.weights.push_back(checkpoint.sha256_.at(shard));
-  }
-  std::sort(checkpoint.weights_.weights.begin(), checkpoint.weights_.weights.end());
-  std::optional<std::string> import_record;
-  RETURN_IF_ERROR(read_optional(kImportRecordFile, kMaxConfigBytes, import_record));
-  if (import_record) {
-    auto record = ParseImportRecord(*import_record);
-    if (!record.ok()) return record.status();
-    if (record->written == checkpoint.weights_) checkpoint.weights_ = std::move(record->read);
-  }
+absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
+                                                  const CheckpointOptions& options) {
+  RETURN_IF_ERROR(CheckFolder(folder, "the checkpoint's folder"));
+  Checkpoint checkpoint;
+  FolderReader reader(folder, options, checkpoint);
+  RETURN_IF_ERROR(reader.ReadTexts());
+  RETURN_IF_ERROR(reader.ReadTensors());
+  RETURN_IF_ERROR(reader.ReadIndexMetric());
+  RETURN_IF_ERROR(reader.SetWeightsDigests());
   RETURN_IF_ERROR(checkpoint.SetFingerprints());
   return checkpoint;
 }

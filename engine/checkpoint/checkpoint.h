@@ -83,6 +83,8 @@ class Checkpoint final : public TensorSource {
   const std::string& tokenizer_fingerprint() const { return tokenizer_fingerprint_; }
 
  private:
+  class FolderReader;
+
   Checkpoint() = default;
   static absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder,
                                                const CheckpointOptions& options);
