@@ -46,7 +46,9 @@ void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_temp
       ->group("Model");
 }
 
-void AddEngineFlags(CLI::App& app, EngineOptions& options) {
+namespace {
+
+void AddComputeFlags(CLI::App& app, EngineOptions& options) {
   app.add_option("--backend", options.backend.name,
                  "Backend that runs the model: cpu; cuda on NVIDIA GPUs, where it was built; "
                  "reference, which is slow and judges the others")
@@ -82,6 +84,9 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "Number format of the weights in memory: native is the checkpoint's, on a GPU --compute's, "
       "and float16 and bfloat16 take 2 bytes a weight; int8 takes 1, loses some precision and is "
       "not for GPUs");
+}
+
+void AddCacheFlags(CLI::App& app, EngineOptions& options) {
   AddChoice<DType>(
       app, "--kv_dtype", options.kv_dtype,
       {{"float16", DType::kFloat16},
@@ -97,21 +102,26 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
       "auto",
       "What the block index says of a block: moment is the paper's, outlier also tells of the key "
       "that stands out. A model without a gate has sparse attention with outlier only. auto is "
-      "what "
-      "the model's config.json says, else outlier for models without a gate");
+      "what the model's config.json says, else outlier for models without a gate");
   AddChoice<std::optional<DType>>(
       app, "--index_dtype", options.index_dtype,
       {{"auto", std::nullopt}, {"float16", DType::kFloat16}, {"int8", DType::kInt8}}, "auto",
       "Number format of the block index. Of kind moment int8 takes about half the bytes, selects a "
       "few more blocks and is not for backend cpu; an index of kind outlier is always int8. auto "
-      "is "
-      "float16, or int8 of kind outlier");
+      "is float16, or int8 of kind outlier");
   AddBytes(app, "--kv_pool_bytes", options.kv_pool_bytes,
            "Memory of the KV cache on each device, in bytes, reserved at start. 0 means 1 GiB on a "
            "CPU and --kv_pool_fraction on a GPU");
   AddShare(app, "--kv_pool_fraction", options.kv_pool_fraction, 1.0,
            "Share of a GPU's memory, without what the model takes, that the KV cache gets where "
            "--kv_pool_bytes is 0");
+}
+
+}  // namespace
+
+void AddEngineFlags(CLI::App& app, EngineOptions& options) {
+  AddComputeFlags(app, options);
+  AddCacheFlags(app, options);
   AddCount(app, "--max_running", options.max_running,
            "Largest number of requests in a batch, on each device");
   app.add_option(
