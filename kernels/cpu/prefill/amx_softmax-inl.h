@@ -36,6 +36,7 @@ inline constexpr size_t kChunkSteps = kChunkKeys / kAmxDepth;
 inline constexpr size_t kScorePart = 2 * kAmxTileBytes / sizeof(float);  // from vector to vector
 inline constexpr size_t kPairVectors = 2 * kChunkKeys / kLanes;          // of two queries
 using PairVectors = Floats[kPairVectors];
+inline constexpr size_t kQueryVectors = kPairVectors / 2;  // of one
 
 // Every element is set before it is read; clearing them first takes a tenth of the time.
 #define ETA_UNSET __attribute__((uninitialized))
@@ -103,43 +104,72 @@ struct PairQuery {
   }
 };
 
+// Gates the scores of two queries. kSome: as below.
+template <bool kSome>
+HWY_INLINE void GatePair(const PairQuery (&queries)[2], float slope, PairVectors& x) {
+  const Float d;
+  ETA_UNSET PairVectors y;
+  ETA_UNSET PairVectors gated;
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kPairVectors; ++i) {
+    gated[i] = x[i];
+    y[i] =
+        hn::NegMulAdd(hn::Set(d, slope), x[i], hn::Set(d, queries[i / kQueryVectors].gate_offset));
+  }
+  GateEach(gated, y);
+#pragma GCC unroll 8
+  for (size_t i = 0; i < kPairVectors; ++i) {
+    if constexpr (kSome) {
+      const auto own = hn::Set(d, static_cast<float>(queries[i / kQueryVectors].seen.own));
+      const auto key = hn::Iota(d, static_cast<float>(i % kQueryVectors * kLanes));
+      x[i] = hn::IfThenElse(hn::Eq(key, own), x[i], gated[i]);
+    } else {
+      x[i] = gated[i];
+    }
+  }
+}
+
+// Adds the weights of two queries to their sums, and leaves them as terms where the scores lay.
+template <bool kSome>
+HWY_INLINE void StoreWeights(const PairQuery (&queries)[2], const PairVectors& x, float* scores) {
+  const Float d;
+  const hn::RebindToUnsigned<Float> du;
+#pragma GCC unroll 2
+  for (size_t q = 0; q < 2; ++q) {
+    if (!kSome || queries[q].maximum != nullptr) {
+      Floats sum = hn::Load(d, queries[q].sums);
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kQueryVectors; ++v) sum = hn::Add(sum, x[q * kQueryVectors + v]);
+      hn::Store(sum, d, queries[q].sums);
+    }
+#pragma GCC unroll 2
+    for (size_t s = 0; s < kChunkSteps; ++s) {
+      Words high;
+      Words low;
+      SplitTerms(x[q * kQueryVectors + 2 * s], x[q * kQueryVectors + 2 * s + 1], high, low);
+      auto* words = reinterpret_cast<uint32_t*>(scores + q * kLanes + 2 * s * kScorePart);
+      hn::Store(low, du, words);
+      hn::Store(high, du, words + kScorePart);
+    }
+  }
+}
+
 // Scores of two queries become weights. kSome: one of the two does not see the whole chunk, or its
 // own key is in it; an own logit is not gated. kFloor: weights may be less exp(0), which pruned
 // keys weigh.
 template <Gate kGate, bool kSome, bool kFloor>
 HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* scores, size_t width) {
   const Float d;
-  const hn::RebindToUnsigned<Float> du;
-  constexpr size_t kVectors = kPairVectors / 2;
   const Floats lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
 
   ETA_UNSET PairVectors x;
 #pragma GCC unroll 8
   for (size_t i = 0; i < kPairVectors; ++i) {
-    x[i] = hn::Load(d, scores + i / kVectors * kLanes + i % kVectors * kScorePart);
+    x[i] = hn::Load(d, scores + i / kQueryVectors * kLanes + i % kQueryVectors * kScorePart);
   }
-  if constexpr (kGate == Gate::kSilu) {
-    ETA_UNSET PairVectors y;
-    ETA_UNSET PairVectors gated;
-#pragma GCC unroll 8
-    for (size_t i = 0; i < kPairVectors; ++i) {
-      gated[i] = x[i];
-      y[i] = hn::NegMulAdd(hn::Set(d, slope), x[i], hn::Set(d, queries[i / kVectors].gate_offset));
-    }
-    GateEach(gated, y);
-#pragma GCC unroll 8
-    for (size_t i = 0; i < kPairVectors; ++i) {
-      if constexpr (kSome) {
-        const auto own = hn::Set(d, static_cast<float>(queries[i / kVectors].seen.own));
-        const auto key = hn::Iota(d, static_cast<float>(i % kVectors * kLanes));
-        x[i] = hn::IfThenElse(hn::Eq(key, own), x[i], gated[i]);
-      } else {
-        x[i] = gated[i];
-      }
-    }
-  }
+  if constexpr (kGate == Gate::kSilu) GatePair<kSome>(queries, slope, x);
   const auto seen = [&](size_t i) {
-    return SeenLanes(queries[i / kVectors].seen.keys, i % kVectors * kLanes);
+    return SeenLanes(queries[i / kQueryVectors].seen.keys, i % kQueryVectors * kLanes);
   };
   if constexpr (kSome) {
 #pragma GCC unroll 8
@@ -153,7 +183,7 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
     const PairQuery& query = queries[q];
     shift[q] = hn::Zero(d);
     if (kSome && query.maximum == nullptr) continue;
-    const size_t i = q * kVectors;
+    const size_t i = q * kQueryVectors;
     const Floats largest = hn::Max(hn::Max(x[i], x[i + 1]), hn::Max(x[i + 2], x[i + 3]));
     if (HWY_UNLIKELY(!hn::AllFalse(d, hn::Gt(largest, hn::Set(d, *query.maximum + kMaxSlack))))) {
       Rescale(hn::GetLane(hn::MaxOfLanes(d, largest)), *query.maximum, query.sums, query.output,
@@ -163,7 +193,7 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
   }
 #pragma GCC unroll 8
   for (size_t i = 0; i < kPairVectors; ++i) {
-    x[i] = hn::MulAdd(x[i], hn::Set(d, kLog2E), shift[i / kVectors]);
+    x[i] = hn::MulAdd(x[i], hn::Set(d, kLog2E), shift[i / kQueryVectors]);
   }
   Exp2Each(x);
   if constexpr (kFloor) {
@@ -171,8 +201,8 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
     for (size_t q = 0; q < 2; ++q) {
       const Floats floor = queries[q].floor ? Exp2(d, shift[q]) : hn::Zero(d);
 #pragma GCC unroll 4
-      for (size_t v = 0; v < kVectors; ++v) {
-        x[q * kVectors + v] = hn::Sub(x[q * kVectors + v], floor);
+      for (size_t v = 0; v < kQueryVectors; ++v) {
+        x[q * kQueryVectors + v] = hn::Sub(x[q * kQueryVectors + v], floor);
       }
     }
   }
@@ -180,24 +210,7 @@ HWY_INLINE void WeighPair(const PairQuery (&queries)[2], float slope, float* sco
 #pragma GCC unroll 8
     for (size_t i = 0; i < kPairVectors; ++i) x[i] = hn::IfThenElseZero(seen(i), x[i]);
   }
-#pragma GCC unroll 2
-  for (size_t q = 0; q < 2; ++q) {
-    if (!kSome || queries[q].maximum != nullptr) {
-      Floats sum = hn::Load(d, queries[q].sums);
-#pragma GCC unroll 4
-      for (size_t v = 0; v < kVectors; ++v) sum = hn::Add(sum, x[q * kVectors + v]);
-      hn::Store(sum, d, queries[q].sums);
-    }
-#pragma GCC unroll 2
-    for (size_t s = 0; s < kChunkSteps; ++s) {
-      Words high;
-      Words low;
-      SplitTerms(x[q * kVectors + 2 * s], x[q * kVectors + 2 * s + 1], high, low);
-      auto* words = reinterpret_cast<uint32_t*>(scores + q * kLanes + 2 * s * kScorePart);
-      hn::Store(low, du, words);
-      hn::Store(high, du, words + kScorePart);
-    }
-  }
+  StoreWeights<kSome>(queries, x, scores);
 }
 
 // Makes the scores of tempered keys 0, which is a gated logit of 0, whatever the threshold. Of a
