@@ -7,7 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/program.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/chat/chat_template.h"

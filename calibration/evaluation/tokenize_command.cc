@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"

@@ -3,7 +3,7 @@
 // 3 stopped by a signal, after a checkpoint was written.
 
 #include "CLI/CLI.hpp"
-#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "training/commands/commands.h"
 #include "training/commands/stop_request.h"
 

@@ -7,8 +7,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/runtime/number_flags.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"

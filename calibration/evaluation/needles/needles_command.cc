@@ -9,9 +9,9 @@
 #include "calibration/evaluation/attention/attention_comparison.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/needles/needle_report.h"
-#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
+#include "calibration/evaluation/runtime/program.h"
 
 namespace eta {
 namespace {

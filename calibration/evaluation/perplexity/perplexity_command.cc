@@ -10,9 +10,9 @@
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/perplexity/perplexity_report.h"
-#include "calibration/evaluation/program.h"
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/text/windows.h"
 
 namespace eta {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/tokenizer/piece_table.h"
+#include "engine/checkpoint/piece_table.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 
 namespace eta::bench {

@@ -1,4 +1,4 @@
-#include "calibration/evaluation/program.h"
+#include "calibration/evaluation/runtime/program.h"
 
 #include <cstdio>
 #include <new>
