@@ -144,7 +144,7 @@ absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::st
       self->default_profile_ = self->record().default_profile = UseOf(usable);
       if (usable.ok()) return self->SubmitWith(*std::move(answer));
       AttentionChoice& choice = self->request_.attention;
-      if (!choice.min_mass) choice.begin.reset();  // only the profile's could have asked for one
+      if (!choice.settings.min_mass) choice.begin.reset();  // only the profile's could have asked for one
       return self->Submit();
     });
     if (!status.ok()) self->End(status);

@@ -30,7 +30,7 @@ constexpr char kSpelled[] =
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}";
 constexpr char kBuilt[] =
     "{% for m in messages %}{{ '<|im_' ~ 'start|>' ~ m['role'] }}{{ m['content'] | trim }}"
-    "{{ '<|im_%s|>' % 'end' }}{% endfor %}";
+    "{{ '<|im_{}|>'.format('end') }}{% endfor %}";
 constexpr char kBare[] = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
 
 // What the engine has of a model, without its weights.

@@ -17,6 +17,12 @@ std::optional<uint32_t> NameOf(const Program& program, std::string_view name) {
   return static_cast<uint32_t>(found - program.names.begin());
 }
 
+// What Jinja has under these names unless a template or a chat gives them a value.
+bool IsUnknownGlobal(std::string_view name) {
+  static constexpr std::string_view kUnknown[] = {"caller", "cycler", "dict", "joiner"};
+  return std::find(std::begin(kUnknown), std::end(kUnknown), name) != std::end(kUnknown);
+}
+
 absl::Status WithLine(const absl::Status& status, uint32_t line) {
   return absl::Status(status.code(), "chat template, line " + std::to_string(line) + ": " +
                                          std::string(status.message()));
@@ -32,9 +38,6 @@ Machine::Machine(const Program& program, const Variables& variables, Heap& heap,
       context_{heap},
       globals_(program.names.size()),
       loop_name_(NameOf(program, "loop")),
-      caller_name_(NameOf(program, "caller")),
-      varargs_name_(NameOf(program, "varargs")),
-      kwargs_name_(NameOf(program, "kwargs")),
       scope_(std::make_shared<Scope>()) {
   for (size_t name = 0; name < program.names.size(); ++name) {
     if (const Native* native = FindGlobal(program.names[name])) {
@@ -82,8 +85,7 @@ std::optional<absl::Status> Machine::StepValues(const Instruction& instruction) 
       Push(Value(Kind::kUndefined, program_.constants[instruction.a].object()));
       break;
     case Op::kLoad:
-      Push(Load(instruction.a));
-      break;
+      return PushResult(Load(instruction.a));
     case Op::kMakeMacro: {
       auto macro = MakeObject<Macro>(heap_, 0, 0);
       macro->index = instruction.a;
@@ -199,14 +201,13 @@ std::optional<absl::Status> Machine::StepOperators(const Instruction& instructio
       Call call = PopCall(program_.calls[static_cast<size_t>(instruction.b)]);
       const Value receiver = Pop();
       return PushResult(instruction.op == Op::kFilter
-                            ? RunFilter(context_, instruction.a, receiver, call)
-                            : RunTest(context_, instruction.a, receiver, call));
+                            ? RunFilter(context_, instruction.a, receiver, std::move(call))
+                            : RunTest(context_, instruction.a, receiver, std::move(call)));
     }
     case Op::kRefuse:
       return NotKnown(program_.constants[instruction.a].text().bytes);
     case Op::kCall:
-    case Op::kCallWithCaller:
-      return CallValue(instruction);
+      return CallValue(program_.calls[static_cast<size_t>(instruction.b)]);
     case Op::kDefault:
       if (scope_->Find(instruction.a) != nullptr) Jump(instruction);
       return absl::OkStatus();
@@ -236,22 +237,25 @@ std::vector<Value> Machine::PopMany(size_t count) {
   return values;
 }
 
-Value Machine::Load(uint32_t name) {
+absl::StatusOr<Value> Machine::Load(uint32_t name) {
   for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
     if (const Value* value = scope->Find(name)) return *value;
   }
   if (globals_[name]) return *globals_[name];
-  return Value::Undefined(heap_, "'" + program_.names[name] + "' is undefined");
+  const std::string quoted = "'" + program_.names[name] + "'";
+  if (IsUnknownGlobal(program_.names[name])) return NotKnown(quoted + " is not known here");
+  return Value::Undefined(heap_, quoted + " is undefined");
 }
 
 absl::Status Machine::StoreAttribute(const Instruction& instruction) {
-  const Value space = Load(instruction.a);
-  if (!space.Is(Kind::kNamespace)) {
+  const auto space = Load(instruction.a);
+  if (!space.ok()) return space.status();
+  if (!space->Is(Kind::kNamespace)) {
     return Fail("an attribute can be set of a namespace alone, and '" +
                 program_.names[instruction.a] + "' is none");
   }
   const std::string& name = program_.constants[static_cast<size_t>(instruction.b)].text().bytes;
-  auto& attributes = space.As<Namespace>().attributes;
+  auto& attributes = space->As<Namespace>().attributes;
   const auto entry = std::find_if(attributes.begin(), attributes.end(),
                                   [&](const auto& other) { return other.first == name; });
   if (entry != attributes.end()) {

@@ -69,7 +69,7 @@ class Machine {
   std::vector<Value> PopMany(size_t count);
   void Jump(const Instruction& instruction) { at_ += static_cast<size_t>(instruction.b) - 1; }
 
-  Value Load(uint32_t name);
+  absl::StatusOr<Value> Load(uint32_t name);
   absl::Status StoreAttribute(const Instruction& instruction);
   absl::Status Unpack(size_t count);
   absl::Status Emit();
@@ -83,7 +83,7 @@ class Machine {
   void EndFilter();
 
   Call PopCall(const CallShape& shape);
-  absl::Status CallValue(const Instruction& instruction);
+  absl::Status CallValue(const CallShape& shape);
   absl::Status CallMacro(const Macro& macro, Call call);
   absl::Status Return();
 
@@ -93,9 +93,6 @@ class Machine {
   Context context_;
   std::vector<std::optional<Value>> globals_;  // by name
   std::optional<uint32_t> loop_name_;
-  std::optional<uint32_t> caller_name_;
-  std::optional<uint32_t> varargs_name_;
-  std::optional<uint32_t> kwargs_name_;
 
   size_t at_ = 0;  // the instruction after the one that runs
   bool ended_ = false;

@@ -1,4 +1,5 @@
 // Loops, calls and macros of the machine.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -83,25 +84,19 @@ Call Machine::PopCall(const CallShape& shape) {
   return call;
 }
 
-absl::Status Machine::CallValue(const Instruction& instruction) {
-  Call call = PopCall(program_.calls[static_cast<size_t>(instruction.b)]);
+absl::Status Machine::CallValue(const CallShape& shape) {
+  Call call = PopCall(shape);
   const Value callee = Pop();
-  if (instruction.op == Op::kCallWithCaller) call.named.emplace_back("caller", Pop());
   switch (callee.kind()) {
     case Kind::kFunction: {
       const auto& function = callee.As<Function>();
       if (function.receiver.IsText() && function.receiver.text().safe) {
-        return NotKnown("methods of a text that 'safe' or 'escape' made are not known here");
+        return NotKnown("methods of a text that 'safe' made are not known here");
       }
-      return PushResult(function.native->run(context_, function.receiver, call));
+      return PushResult(RunNative(context_, *function.native, function.receiver, std::move(call)));
     }
     case Kind::kMacro:
       return CallMacro(callee.As<Macro>(), std::move(call));
-    case Kind::kJoiner: {
-      auto& joiner = callee.As<Joiner>();
-      Push(std::exchange(joiner.used, true) ? joiner.separator : MakeText(heap_, ""));
-      return absl::OkStatus();
-    }
     case Kind::kUndefined:
       return Fail(callee.why());
     default:
@@ -126,23 +121,14 @@ absl::Status Machine::CallMacro(const Macro& macro, Call call) {
   for (size_t at = 0; at < positional; ++at) {
     scope->Set(shape.parameters[at], std::move(call.positional[at]));
   }
-  Value caller;
-  std::vector<std::pair<Value, Value>> others;
   for (auto& [name, value] : call.named) {
-    bool taken = false;
-    for (size_t at = positional; at < shape.parameters.size() && !taken; ++at) {
-      if (program_.names[shape.parameters[at]] != name) continue;
-      scope->Set(shape.parameters[at], std::move(value));
-      taken = true;
-    }
-    if (taken) continue;
-    if (name == "caller" && shape.uses_caller) {
-      caller = std::move(value);
-    } else if (shape.uses_kwargs && name != "caller") {
-      others.emplace_back(MakeText(heap_, std::string(name)), std::move(value));
-    } else {
+    const auto parameter = std::find_if(
+        shape.parameters.begin() + static_cast<std::ptrdiff_t>(positional), shape.parameters.end(),
+        [&](uint32_t other) { return program_.names[other] == name; });
+    if (parameter == shape.parameters.end()) {
       return fail("takes no argument '" + std::string(name) + "'");
     }
+    scope->Set(*parameter, std::move(value));
   }
   for (size_t at = positional; at < shape.parameters.size(); ++at) {
     const uint32_t name = shape.parameters[at];
@@ -150,17 +136,7 @@ absl::Status Machine::CallMacro(const Macro& macro, Call call) {
     scope->Set(
         name, Value::Undefined(heap_, "parameter '" + program_.names[name] + "' was not provided"));
   }
-  if (shape.uses_caller && scope->Find(*caller_name_) == nullptr) {
-    scope->Set(*caller_name_, caller.IsUndefined() ? Value::Undefined(heap_, "No caller defined")
-                                                   : std::move(caller));
-  }
-  if (shape.uses_kwargs) scope->Set(*kwargs_name_, MakeDict(heap_, std::move(others)));
-  if (shape.uses_varargs) {
-    scope->Set(*varargs_name_,
-               MakeTuple(heap_, std::vector<Value>(call.positional.begin() +
-                                                       static_cast<std::ptrdiff_t>(positional),
-                                                   call.positional.end())));
-  } else if (call.positional.size() > positional) {
+  if (call.positional.size() > positional) {
     return fail("takes not more than " + std::to_string(shape.parameters.size()) + " arguments");
   }
   callers_.push_back({at_, std::move(scope_)});

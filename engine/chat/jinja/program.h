@@ -36,12 +36,11 @@ enum class Op : uint8_t {
   kSlice,     // value start stop step
   kMakeList,  // a: count
   kMakeTuple,
-  kMakeDict,        // a: count of pairs
-  kFilter,          // a: filter, b: call
-  kTest,            // a: test, b: call
-  kRefuse,          // a: constant, a sentence: what stood here is not known
-  kCall,            // b: call
-  kCallWithCaller,  // b: call; the caller lies below the callee
+  kMakeDict,  // a: count of pairs
+  kFilter,    // a: filter, b: call
+  kTest,      // a: test, b: call
+  kRefuse,    // a: constant, a sentence: what stood here is not known
+  kCall,      // b: call
   // Control: b is the distance from this instruction
   kJump,
   kSkip,             // as kJump: over the body of a macro
@@ -86,9 +85,6 @@ struct MacroShape {
   std::vector<uint32_t> parameters;  // names
   std::vector<bool> has_default;
   uint32_t entry = 0;  // the first instruction
-  bool uses_caller = false;
-  bool uses_varargs = false;
-  bool uses_kwargs = false;
 };
 
 // Immutable once it is compiled. Its constants may be shared by threads: they are counted nowhere.

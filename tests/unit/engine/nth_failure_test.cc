@@ -29,15 +29,14 @@ namespace {
 // A bit of everything that holds memory.
 constexpr char kTemplate[] =
     "{% set ns = namespace(seen=[], self=none) %}{% set ns.self = [ns] %}"
-    "{% macro turn(m, end='<|end|>') %}<|{{ m.role }}|>{{ m.content|trim }}{{ end }}{{ caller() }}"
-    "{% endmacro %}"
+    "{% macro turn(m, end='<|end|>') %}<|{{ m.role }}|>{{ m.content|trim }}{{ end }}{% endmacro %}"
     "{% for m in messages if m.content is string %}"
-    "{% call turn(m) %}{{ loop.index }}{% endcall %}"
+    "{{ turn(m) ~ loop.index }}{% filter upper %}{{ m.role }}{% endfilter %}"
     "{% set ns.seen = ns.seen + [m.content.split(' ')|first|upper] %}"
     "{% set x %}{{ ns.seen|sort|join(', ') }}{% endset %}{{ x|length }}"
     "{% endfor %}"
     "{{ tools|map(attribute='name')|list }}{{ tools|tojson(indent=2) }}"
-    "{{ '%s %d'|format('a', 1) }}{{ '{}'.format(tools) }}{{ {'a': 1}.items()|list }}";
+    "{{ '{}'.format(tools) }}{{ {'a': 1}.items()|list }}";
 
 class NthFailure : public ::testing::Test {
  protected:

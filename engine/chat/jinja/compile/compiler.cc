@@ -20,18 +20,7 @@ namespace {
 constexpr size_t kMaxOpen = 200;
 constexpr size_t kMaxUnknown = 100;
 
-enum class BlockKind : uint8_t {
-  kIf,
-  kElse,
-  kFor,
-  kForElse,
-  kMacro,
-  kCall,
-  kFilter,
-  kSet,
-  kWith,
-  kGeneration
-};
+enum class BlockKind : uint8_t { kIf, kElse, kFor, kForElse, kMacro, kFilter, kSet, kGeneration };
 
 // A statement that waits for its end.
 struct Block {
@@ -40,8 +29,8 @@ struct Block {
   size_t next = 0;                 // kIf: the jump past its body; kFor: its kLoopNext
   std::vector<size_t> to_end;      // jumps to what follows the statement
   std::vector<size_t> breaks;      // kFor: jumps to its kLoopEnd
-  std::vector<Instruction> after;  // kCall, kFilter, kSet: code that runs after the body
-  uint32_t macro = 0;              // kMacro, kCall
+  std::vector<Instruction> after;  // kFilter, kSet: code that runs after the body
+  uint32_t macro = 0;              // kMacro
 };
 
 std::string_view Spelling(BlockKind kind) {
@@ -54,14 +43,10 @@ std::string_view Spelling(BlockKind kind) {
       return "for";
     case BlockKind::kMacro:
       return "macro";
-    case BlockKind::kCall:
-      return "call";
     case BlockKind::kFilter:
       return "filter";
     case BlockKind::kSet:
       return "set";
-    case BlockKind::kWith:
-      return "with";
     case BlockKind::kGeneration:
       return "generation";
   }
@@ -100,7 +85,7 @@ class Compiler {
   using Handler = absl::Status (Compiler::*)(uint32_t line);
 
   absl::Status Statement() {
-    static constexpr std::array<std::pair<std::string_view, Handler>, 22> kStatements = {{
+    static constexpr std::array<std::pair<std::string_view, Handler>, 16> kStatements = {{
         {"if", &Compiler::If},
         {"elif", &Compiler::Elif},
         {"else", &Compiler::Else},
@@ -113,23 +98,17 @@ class Compiler {
         {"endset", &Compiler::EndSet},
         {"macro", &Compiler::Macro},
         {"endmacro", &Compiler::EndMacro},
-        {"call", &Compiler::Call},
-        {"endcall", &Compiler::EndCall},
         {"filter", &Compiler::Filter},
         {"endfilter", &Compiler::EndFilter},
-        {"with", &Compiler::With},
-        {"endwith", &Compiler::EndWith},
         {"generation", &Compiler::Generation},
         {"endgeneration", &Compiler::EndGeneration},
-        {"print", &Compiler::Print},
-        {"do", nullptr},
     }};
     if (!tokens_.Is(TokenKind::kName)) return tokens_.Unexpected("the name of a statement");
     const uint32_t line = tokens_.line();
     const auto* const statement =
         std::find_if(kStatements.begin(), kStatements.end(),
                      [this](const auto& entry) { return entry.first == tokens_.text(); });
-    if (statement == kStatements.end() || statement->second == nullptr) {
+    if (statement == kStatements.end()) {
       return NotKnownError(line,
                            "statement '" + std::string(tokens_.text()) + "' is not known here");
     }
@@ -288,7 +267,6 @@ class Compiler {
         case BlockKind::kElse:
           break;
         case BlockKind::kForElse:
-        case BlockKind::kWith:
           ++scopes;
           break;
         case BlockKind::kFilter:
@@ -301,7 +279,6 @@ class Compiler {
           code_.Emit(Op::kPopScopes, line, scopes + 1);
           return &*block;
         case BlockKind::kMacro:
-        case BlockKind::kCall:
         case BlockKind::kGeneration:
           block = std::prev(open_.rend());
           break;
@@ -424,49 +401,20 @@ class Compiler {
   }
   absl::Status EndFilter(uint32_t line) { return EndCapture(BlockKind::kFilter, line); }
 
-  // with, generation, print
+  // generation
 
-  absl::Status With(uint32_t line) {
-    std::vector<Instruction> stores;
-    while (!tokens_.Is(TokenKind::kBlockEnd)) {
-      if (!stores.empty()) RETURN_IF_ERROR(tokens_.Expect(TokenKind::kComma, "','"));
-      if (!tokens_.Is(TokenKind::kName)) return tokens_.Unexpected("a name to assign to");
-      const size_t start = code_.size();
-      RETURN_IF_ERROR(StoreName(false));
-      std::vector<Instruction> store = code_.Cut(start);
-      stores.insert(stores.begin(), store.begin(), store.end());
-      RETURN_IF_ERROR(tokens_.Expect(TokenKind::kAssign, "'='"));
-      RETURN_IF_ERROR(expressions_.Expression());
-    }
-    code_.Emit(Op::kPushScope, line);
-    code_.Paste(stores);
-    return Open({.kind = BlockKind::kWith, .line = line});
-  }
-  absl::Status EndWith(uint32_t line) { return EndScope(BlockKind::kWith, line); }
   absl::Status Generation(uint32_t line) {
     code_.Emit(Op::kPushScope, line);
     return Open({.kind = BlockKind::kGeneration, .line = line});
   }
-  absl::Status EndGeneration(uint32_t line) { return EndScope(BlockKind::kGeneration, line); }
-  absl::Status EndScope(BlockKind kind, uint32_t line) {
-    Block block{.kind = kind, .line = line};
-    RETURN_IF_ERROR(CloseAs(kind, line, block));
+  absl::Status EndGeneration(uint32_t line) {
+    Block block{.kind = BlockKind::kGeneration, .line = line};
+    RETURN_IF_ERROR(CloseAs(BlockKind::kGeneration, line, block));
     code_.Emit(Op::kPopScopes, line, 1);
     return absl::OkStatus();
   }
-  absl::Status Print(uint32_t line) {
-    bool first = true;
-    while (!tokens_.Is(TokenKind::kBlockEnd)) {
-      if (!std::exchange(first, false)) {
-        RETURN_IF_ERROR(tokens_.Expect(TokenKind::kComma, "','"));
-      }
-      RETURN_IF_ERROR(expressions_.Expression());
-      code_.Emit(Op::kEmit, line);
-    }
-    return absl::OkStatus();
-  }
 
-  // macro, call
+  // macro
 
   // (PARAMETER, PARAMETER = DEFAULT, ...), and code that fills in defaults.
   absl::Status Signature(MacroShape& shape) {
@@ -508,59 +456,17 @@ class Compiler {
     const size_t over = code_.Emit(Op::kSkip, line);
     shape.entry = static_cast<uint32_t>(code_.size());
     RETURN_IF_ERROR(Signature(shape));
-    return OpenMacro({.kind = BlockKind::kMacro, .line = line, .next = over}, std::move(shape));
-  }
-  absl::Status OpenMacro(Block block, MacroShape shape) {
-    block.macro = static_cast<uint32_t>(code_.program().macros.size());
+    const auto macro = static_cast<uint32_t>(code_.program().macros.size());
     code_.program().macros.push_back(std::move(shape));
-    return Open(std::move(block));
-  }
-  // The body's end; then the macro is on the stack.
-  absl::Status CloseMacro(BlockKind kind, uint32_t line, Block& block) {
-    RETURN_IF_ERROR(CloseAs(kind, line, block));
-    code_.Emit(Op::kReturn, line);
-    MacroShape& shape = code_.program().macros[block.macro];
-    for (size_t at = shape.entry; at < code_.size(); ++at) {
-      const Instruction& instruction = code_.program().code[at];
-      if (instruction.op != Op::kLoad) continue;
-      const std::string& name = code_.program().names[instruction.a];
-      shape.uses_caller |= name == "caller";
-      shape.uses_varargs |= name == "varargs";
-      shape.uses_kwargs |= name == "kwargs";
-    }
-    code_.AimHere(block.next);
-    code_.Emit(Op::kMakeMacro, line, block.macro);
-    return absl::OkStatus();
+    return Open({.kind = BlockKind::kMacro, .line = line, .next = over, .macro = macro});
   }
   absl::Status EndMacro(uint32_t line) {
     Block block{.kind = BlockKind::kMacro, .line = line};
-    RETURN_IF_ERROR(CloseMacro(BlockKind::kMacro, line, block));
+    RETURN_IF_ERROR(CloseAs(BlockKind::kMacro, line, block));
+    code_.Emit(Op::kReturn, line);
+    code_.AimHere(block.next);
+    code_.Emit(Op::kMakeMacro, line, block.macro);
     code_.Emit(Op::kStore, line, code_.Name(code_.program().macros[block.macro].name));
-    return absl::OkStatus();
-  }
-
-  absl::Status Call(uint32_t line) {
-    MacroShape shape;
-    shape.name = "caller";
-    const size_t over = code_.Emit(Op::kSkip, line);
-    shape.entry = static_cast<uint32_t>(code_.size());
-    if (tokens_.Is(TokenKind::kLeftParen)) RETURN_IF_ERROR(Signature(shape));
-    const size_t start = code_.size();
-    RETURN_IF_ERROR(expressions_.Expression());
-    std::vector<Instruction> call = code_.Cut(start);
-    if (call.empty() || call.back().op != Op::kCall) {
-      return SyntaxError(line, "'call' needs a call");
-    }
-    call.back().op = Op::kCallWithCaller;
-    call.push_back({Op::kEmit, 0, 0, line});
-    return OpenMacro(
-        {.kind = BlockKind::kCall, .line = line, .next = over, .after = std::move(call)},
-        std::move(shape));
-  }
-  absl::Status EndCall(uint32_t line) {
-    Block block{.kind = BlockKind::kCall, .line = line};
-    RETURN_IF_ERROR(CloseMacro(BlockKind::kCall, line, block));
-    code_.Paste(block.after);
     return absl::OkStatus();
   }
 

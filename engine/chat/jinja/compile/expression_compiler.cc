@@ -13,7 +13,7 @@ constexpr size_t kMaxFrames = 1024;  // brackets nest some eighty deep
 constexpr size_t kMaxConditions = 32;
 
 // Levels of kBinary, from the loosest on.
-constexpr uint8_t kOr = 0, kAnd = 1, kSum = 2, kProduct = 3, kPower = 4;
+constexpr uint8_t kOr = 0, kAnd = 1, kSum = 2, kProduct = 3;
 
 bool IsOperatorOf(uint8_t level, TokenKind kind) {
   switch (level) {
@@ -22,8 +22,6 @@ bool IsOperatorOf(uint8_t level, TokenKind kind) {
     case kProduct:
       return kind == TokenKind::kMul || kind == TokenKind::kDiv || kind == TokenKind::kFloorDiv ||
              kind == TokenKind::kMod;
-    case kPower:
-      return kind == TokenKind::kPow;
     default:
       return false;
   }
@@ -137,8 +135,6 @@ void ExpressionCompiler::PushLower(uint8_t level) {
       return Push({.rule = Rule::kNot});
     case kSum:
       return Push({.rule = Rule::kConcat});
-    case kProduct:
-      return Push({.rule = Rule::kBinary, .level = kPower});
     default:
       return Push({.rule = Rule::kUnary});
   }
@@ -161,6 +157,9 @@ absl::Status ExpressionCompiler::Binary() {
     return absl::OkStatus();
   }
   const bool is_word = level == kOr ? tokens_.IsName("or") : level == kAnd && tokens_.IsName("and");
+  if (tokens_.Is(TokenKind::kPow)) {
+    return NotKnownError(tokens_.line(), "operator '**' is not known here");
+  }
   if (!is_word && !IsOperatorOf(level, tokens_.current().kind)) {
     Pop();
     return absl::OkStatus();

@@ -132,8 +132,8 @@ class Lexer {
     CountLines(tag);
     const size_t inside = tag + (sign == '\0' ? 2 : 3);
     if (mark == '#') return Comment(inside);
-    if (mark == '%') {
-      if (const auto raw = RawBegin(inside)) return Raw(*raw);
+    if (mark == '%' && StartsWith("raw", SkipSpace(inside))) {
+      return NotKnownError(line_, "statement 'raw' is not known here");
     }
     Add(mark == '{' ? TokenKind::kVariableBegin : TokenKind::kBlockBegin, tag, inside);
     at_ = inside;
@@ -148,34 +148,6 @@ class Lexer {
     const bool sign = end > inside && Sign(text()[end - 1]) != '\0';
     at_ = *TagEnd(sign ? end - 1 : end, "#}");
     return absl::OkStatus();
-  }
-
-  // Past "raw %}", whose line break stays.
-  std::optional<size_t> RawBegin(size_t at) const {
-    at = SkipSpace(at);
-    if (!StartsWith("raw", at)) return std::nullopt;
-    at = SkipSpace(at + 3);
-    if (StartsWith("-%}", at)) return SkipSpace(at + 3);
-    return StartsWith("%}", at) ? std::optional(at + 2) : std::nullopt;
-  }
-
-  absl::Status Raw(size_t begin) {
-    const uint32_t line = line_;
-    at_ = begin;
-    if (begin == text().size()) return absl::OkStatus();
-    for (size_t tag = begin;; ++tag) {
-      tag = text().find("{%", tag);
-      if (tag == std::string_view::npos) return SyntaxError(line, "raw has no endraw");
-      const char sign = Sign(At(tag + 2));
-      size_t at = SkipSpace(tag + (sign == '\0' ? 2 : 3));
-      if (!StartsWith("endraw", at)) continue;
-      at = SkipSpace(at + 6);
-      const auto end = TagEnd(at, "%}");
-      if (!end) continue;
-      AddData(begin, StripBefore(begin, tag, sign, false));
-      at_ = *end;
-      return absl::OkStatus();
-    }
   }
 
   // Whether the tag ends here: then past it.
@@ -201,7 +173,7 @@ class Lexer {
       }
       CountLines(at_);
       if (IsDigit(text()[at_])) {
-        Number();
+        if (auto status = Number(); !status.ok()) return status;
       } else if (IsNameCharacter(text()[at_])) {
         size_t end = at_;
         while (end < text().size() && IsNameCharacter(text()[end])) ++end;
@@ -216,49 +188,29 @@ class Lexer {
     return SyntaxError(line_, "a tag has no end");
   }
 
-  // Digits with single underscores between them.
-  template <typename IsOne>
-  size_t Digits(size_t at, const IsOne& is_one) const {
-    while (is_one(At(at)) || (At(at) == '_' && is_one(At(at + 1)))) ++at;
+  size_t Digits(size_t at) const {
+    while (IsDigit(At(at))) ++at;
     return at;
   }
 
-  void Number() {
-    const size_t whole = Digits(at_, IsDigit);
+  absl::Status Number() {
     const bool after_dot = at_ > 0 && text()[at_ - 1] == '.';
+    const size_t whole = Digits(at_);
     size_t end = whole;
     if (!after_dot) {
-      if (At(end) == '.' && IsDigit(At(end + 1))) end = Digits(end + 1, IsDigit);
+      if (At(end) == '.' && IsDigit(At(end + 1))) end = Digits(end + 1);
       if (At(end) == 'e' || At(end) == 'E') {
         const size_t digits = end + (At(end + 1) == '+' || At(end + 1) == '-' ? 2 : 1);
-        if (IsDigit(At(digits))) end = Digits(digits, IsDigit);
+        if (IsDigit(At(digits))) end = Digits(digits);
       }
     }
-    if (end > whole) {
-      Add(TokenKind::kFloat, at_, end);
-    } else {
-      end = Integer(whole);
-      Add(TokenKind::kInteger, at_, end);
+    const bool zeros = end == whole && end - at_ > 1 && At(at_) == '0';
+    if (IsNameCharacter(At(end)) || zeros) {
+      return NotKnownError(line_, "numbers spelled like 0x1F, 1_000 or 007 are not known here");
     }
+    Add(end > whole ? TokenKind::kFloat : TokenKind::kInteger, at_, end);
     at_ = end;
-  }
-  size_t Integer(size_t decimal_end) const {
-    if (text()[at_] != '0') return decimal_end;
-    const size_t digits = at_ + (At(at_ + 2) == '_' ? 3 : 2);
-    const auto prefixed = [this, digits](const auto& is_one) {
-      return is_one(At(digits)) ? Digits(digits, is_one) : at_;
-    };
-    size_t end = at_;
-    const char base = At(at_ + 1);
-    if (base == 'b' || base == 'B') {
-      end = prefixed([](char c) { return c == '0' || c == '1'; });
-    } else if (base == 'o' || base == 'O') {
-      end = prefixed([](char c) { return c >= '0' && c <= '7'; });
-    } else if (base == 'x' || base == 'X') {
-      end = prefixed(
-          [](char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); });
-    }
-    return end > at_ ? end : Digits(at_, [](char c) { return c == '0'; });
+    return absl::OkStatus();
   }
 
   absl::Status String() {

@@ -15,14 +15,6 @@ namespace {
 constexpr uint8_t kBegin = 0, kSign = 1, kPostfix = 2, kCallDone = 3, kFilters = 4, kFilterDone = 5,
                   kTestDone = 6, kFilterCallDone = 7;
 
-std::string DigitsOf(std::string_view digits) {
-  std::string out;
-  for (const char c : digits) {
-    if (c != '_') out += c;
-  }
-  return out;
-}
-
 }  // namespace
 
 absl::Status ExpressionCompiler::Unary() {
@@ -201,7 +193,8 @@ absl::Status ExpressionCompiler::Name() {
     code_.Emit(Op::kConstant, line, code_.Constant(Value::Boolean(flag)));
   } else if (name == "none" || name == "None") {
     code_.Emit(Op::kConstant, line, code_.Constant(Value::None()));
-  } else if (name == "self" || name == "super" || name == "lipsum") {
+  } else if (name == "self" || name == "super" || name == "lipsum" || name == "varargs" ||
+             name == "kwargs") {
     return NotKnownError(line, "'" + std::string(name) + "' is not known here");
   } else {
     code_.Emit(Op::kLoad, line, code_.Name(name));
@@ -228,18 +221,9 @@ absl::Status ExpressionCompiler::Strings() {
 }
 
 absl::Status ExpressionCompiler::Integer() {
-  const std::string digits = DigitsOf(tokens_.text());
-  int base = 10;
-  size_t begin = 0;
-  if (digits.size() > 2 && digits[0] == '0') {
-    const char letter = static_cast<char>(digits[1] | 0x20);
-    base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
-    begin = base == 10 ? 0 : 2;
-  }
+  const std::string_view digits = tokens_.text();
   int64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data() + begin, digits.data() + digits.size(), number, base);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
+  if (std::from_chars(digits.data(), digits.data() + digits.size(), number).ec != std::errc()) {
     return NotKnownError(tokens_.line(), "integers of over 64 bits are not known here");
   }
   code_.Emit(Op::kConstant, tokens_.line(), code_.Constant(Value::Integer(number)));
@@ -248,10 +232,9 @@ absl::Status ExpressionCompiler::Integer() {
 }
 
 absl::Status ExpressionCompiler::Real() {
-  const std::string digits = DigitsOf(tokens_.text());
+  const std::string_view digits = tokens_.text();
   double number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size()) {
+  if (std::from_chars(digits.data(), digits.data() + digits.size(), number).ec != std::errc()) {
     return NotKnownError(tokens_.line(), "a number that float64 does not have");
   }
   code_.Emit(Op::kConstant, tokens_.line(), code_.Constant(Value::Real(number)));

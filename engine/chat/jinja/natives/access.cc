@@ -14,21 +14,27 @@
 namespace eta::jinja {
 namespace {
 
-// What changes a value, which transformers' immutable sandbox forbids.
-constexpr std::array<std::string_view, 13> kMutators = {
-    "append",  "clear",      "extend", "insert", "pop",         "popitem",    "remove",
-    "reverse", "setdefault", "sort",   "update", "__setitem__", "__delitem__"};
+// What changes a list or a dict, which transformers' immutable sandbox forbids.
+constexpr std::array<std::string_view, 8> kListMutators = {"append", "clear",  "extend",  "insert",
+                                                           "pop",    "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 5> kDictMutators = {"clear", "pop", "popitem", "setdefault",
+                                                           "update"};
 // What Python's own types have beyond what is known here.
-constexpr std::array<std::string_view, 22> kTextAttributes = {
-    "casefold",  "center",      "encode",       "expandtabs",  "format_map", "isidentifier",
-    "isnumeric", "isprintable", "ljust",        "maketrans",   "rjust",      "swapcase",
-    "translate", "zfill",       "partition",    "rpartition",  "isascii",    "istitle",
-    "index",     "rindex",      "removeprefix", "removesuffix"};
+constexpr std::array<std::string_view, 35> kTextAttributes = {
+    "casefold",     "center",       "count",    "encode",    "expandtabs",  "find",
+    "format_map",   "index",        "isalnum",  "isalpha",   "isascii",     "isdecimal",
+    "isdigit",      "isidentifier", "islower",  "isnumeric", "isprintable", "isspace",
+    "istitle",      "isupper",      "join",     "ljust",     "maketrans",   "partition",
+    "removeprefix", "removesuffix", "rfind",    "rindex",    "rjust",       "rpartition",
+    "rsplit",       "splitlines",   "swapcase", "translate", "zfill"};
 constexpr std::array<std::string_view, 14> kNumberAttributes = {
     "real",       "imag",      "numerator", "denominator", "bit_length",
     "bit_count",  "conjugate", "to_bytes",  "from_bytes",  "as_integer_ratio",
     "is_integer", "hex",       "fromhex",   "is_absolute"};
-
+constexpr std::array<std::string_view, 10> kSequenceAttributes = {
+    "copy", "count", "index", "isdisjoint", "mapping", "send", "throw", "close", "grouper", "list"};
+constexpr std::array<std::string_view, 2> kDictAttributes = {"copy", "fromkeys"};
+constexpr std::array<std::string_view, 4> kLoopAttributes = {"changed", "cycle", "depth", "depth0"};
 constexpr std::array<std::string_view, 6> kMacroAttributes = {
     "name", "arguments", "catch_kwargs", "catch_varargs", "caller", "explicit_caller"};
 
@@ -50,147 +56,116 @@ Value Bound(Heap& heap, const Value& value, const Native& native) {
   return Value(Kind::kFunction, std::move(function));
 }
 
-absl::StatusOr<Value> Forbidden(Context& /*context*/, const Value& receiver, Call& /*call*/) {
+Result Forbidden(Context& /*context*/, const Value& receiver, Arguments& /*arguments*/) {
   return Fail("a method that changes a " + std::string(receiver.TypeName()) +
               " is forbidden in templates");
 }
-constexpr Native kForbidden = {"", &Forbidden};
 
 bool IsMutator(const Value& value, std::string_view name) {
-  const bool list = value.IsSequence() && value.sequence().form == Sequence::Form::kList;
-  if (!list && !value.IsDict()) return false;
-  static constexpr std::array<std::string_view, 3> kOfBoth = {"clear", "pop", "__setitem__"};
-  static constexpr std::array<std::string_view, 3> kOfDicts = {"popitem", "setdefault", "update"};
-  if (!Has(kMutators, name)) return false;
-  return Has(kOfBoth, name) || Has(kOfDicts, name) == value.IsDict();
+  if (value.IsDict()) return Has(kDictMutators, name);
+  return value.IsSequence() && value.sequence().form == Sequence::Form::kList &&
+         Has(kListMutators, name);
 }
 
-absl::Status NotKnownAttribute(const Value& value, std::string_view name) {
-  return NotKnown("'" + std::string(name) + "' of a " + std::string(value.TypeName()) +
-                  " is not known here");
+// Whether the value's type has an attribute of that name in Python that is not known here.
+bool IsUnknownAttribute(const Value& value, std::string_view name) {
+  switch (value.kind()) {
+    case Kind::kText:
+      return Has(kTextAttributes, name);
+    case Kind::kBoolean:
+    case Kind::kInteger:
+    case Kind::kReal:
+      return Has(kNumberAttributes, name);
+    case Kind::kDict:
+      return Has(kDictAttributes, name);
+    case Kind::kSequence:
+      return Has(kSequenceAttributes, name);
+    case Kind::kLoop:
+      return Has(kLoopAttributes, name);
+    case Kind::kFunction:
+      // A method has none that templates may see; Python's functions and types have some.
+      return value.As<Function>().receiver.IsUndefined();
+    case Kind::kMacro:
+      return Has(kMacroAttributes, name);
+    default:
+      return false;
+  }
+}
+
+// Of the variable `loop`; nullopt where it has none of that name.
+std::optional<Value> LoopAttribute(Heap& heap, const Loop& loop, std::string_view name) {
+  const std::vector<Value>& items = loop.items.sequence().items;
+  const auto index = static_cast<int64_t>(loop.index0);
+  const auto length = static_cast<int64_t>(items.size());
+  if (name == "index") return Value::Integer(index + 1);
+  if (name == "index0") return Value::Integer(index);
+  if (name == "first") return Value::Boolean(index == 0);
+  if (name == "last") return Value::Boolean(index + 1 == length);
+  if (name == "length") return Value::Integer(length);
+  if (name == "revindex") return Value::Integer(length - index);
+  if (name == "revindex0") return Value::Integer(length - index - 1);
+  if (name == "previtem") {
+    return index > 0 ? items[loop.index0 - 1] : Value::Undefined(heap, "there is no previous item");
+  }
+  if (name == "nextitem") {
+    return index + 1 < length ? items[loop.index0 + 1]
+                              : Value::Undefined(heap, "there is no next item");
+  }
+  return std::nullopt;
 }
 
 // Python's own attributes of the value's type, methods above all; nullopt where there is none.
 absl::StatusOr<std::optional<Value>> OwnAttribute(Heap& heap, const Value& value,
                                                   std::string_view name) {
   if (const Native* method = FindMethod(value, name)) return Bound(heap, value, *method);
-  if (IsMutator(value, name)) return Bound(heap, value, kForbidden);
-  switch (value.kind()) {
-    case Kind::kText:
-      if (Has(kTextAttributes, name)) return NotKnownAttribute(value, name);
-      break;
-    case Kind::kBoolean:
-    case Kind::kInteger:
-    case Kind::kReal:
-      if (Has(kNumberAttributes, name)) return NotKnownAttribute(value, name);
-      break;
-    case Kind::kDict:
-      if (name == "copy" || name == "fromkeys") return NotKnownAttribute(value, name);
-      break;
-    case Kind::kSequence:
-      if (name == "copy" || name == "isdisjoint" || name == "mapping" || name == "send" ||
-          name == "throw" || name == "close" || name == "grouper" || name == "list") {
-        return NotKnownAttribute(value, name);
-      }
-      break;
-    case Kind::kNamespace: {
-      const auto& attributes = value.As<Namespace>().attributes;
-      heap.Work(attributes.size() / 16);
-      const auto entry = std::find_if(attributes.begin(), attributes.end(),
-                                      [&](const auto& other) { return other.first == name; });
-      if (entry != attributes.end()) return entry->second;
-      break;
+  static const auto* const forbidden = new Native{.name = "", .run = &Forbidden, .takes_any = true};
+  if (IsMutator(value, name)) return Bound(heap, value, *forbidden);
+  if (IsUnknownAttribute(value, name)) {
+    return NotKnown("'" + std::string(name) + "' of a " + std::string(value.TypeName()) +
+                    " is not known here");
+  }
+  if (value.Is(Kind::kLoop)) return LoopAttribute(heap, value.As<Loop>(), name);
+  if (value.Is(Kind::kNamespace)) {
+    const auto& attributes = value.As<Namespace>().attributes;
+    heap.Work(attributes.size() / 16);
+    for (const auto& [other, attribute] : attributes) {
+      if (other == name) return attribute;
     }
-    case Kind::kLoop:
-      if (auto attribute = LoopAttribute(heap, value.As<Loop>(), name)) return *attribute;
-      break;
-    case Kind::kCycler: {
-      const auto& cycler = value.As<Cycler>();
-      if (name == "current") return cycler.items.sequence().items[cycler.position];
-      break;
-    }
-    case Kind::kFunction:
-      // A method has none that templates may see; Python's functions and types have some.
-      if (value.As<Function>().receiver.IsUndefined()) return NotKnownAttribute(value, name);
-      break;
-    case Kind::kMacro:
-      if (Has(kMacroAttributes, name)) return NotKnownAttribute(value, name);
-      break;
-    case Kind::kJoiner:
-      if (name == "sep" || name == "used") return NotKnownAttribute(value, name);
-      break;
-    default:
-      break;
   }
   return std::nullopt;
 }
 
-// Of the indices that a slice takes: where it begins, in which steps, and how many.
-struct Steps {
-  int64_t first = 0;
-  int64_t step = 1;
-  int64_t count = 0;
+// The items that a slice takes, [begin, end), and whether the last comes first.
+struct Span {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool backwards = false;
 };
 
-absl::StatusOr<Steps> StepsOf(int64_t length, const Value& start, const Value& stop,
-                              const Value& step) {
+absl::StatusOr<Span> SpanOf(int64_t length, const Value& start, const Value& stop,
+                            const Value& step) {
   for (const Value* part : {&start, &stop, &step}) {
     if (!part->IsIntegral() && !part->Is(Kind::kNone)) {
       return Fail("slice indices must be integers or None");
     }
   }
-  Steps steps;
-  if (step.IsIntegral()) steps.step = step.integer();
-  if (steps.step == 0) return Fail("slice step cannot be zero");
-  const bool down = steps.step < 0;
-  const auto clamp = [&](const Value& part, int64_t other) {
+  const int64_t stride = step.IsIntegral() ? step.integer() : 1;
+  if (stride == 0) return Fail("slice step cannot be zero");
+  if (stride != 1 && stride != -1) {
+    return NotKnown("steps of a slice other than 1 and -1 are not known here");
+  }
+  // Where a part lies in [-1, length], and where it lies if it is absent.
+  const auto at = [length](const Value& part, int64_t other) {
     if (!part.IsIntegral()) return other;
-    int64_t at = part.integer();
-    if (at < 0) at = at < -length ? -1 : at + length;
-    if (at < 0) return down ? int64_t{-1} : int64_t{0};
-    return std::min(at, down ? length - 1 : length);
+    const int64_t index = part.integer();
+    return std::clamp<int64_t>(index < 0 ? index + length : index, -1, length);
   };
-  steps.first = clamp(start, down ? length - 1 : 0);
-  const int64_t last = clamp(stop, down ? -1 : length);
-  const int64_t span = down ? steps.first - last : last - steps.first;
-  if (span > 0) {
-    // The quotient by a step near the least of all int64_t cannot be taken of its opposite.
-    const uint64_t stride =
-        down ? ~static_cast<uint64_t>(steps.step) + 1 : static_cast<uint64_t>(steps.step);
-    steps.count = static_cast<int64_t>((static_cast<uint64_t>(span) - 1) / stride) + 1;
+  if (stride == -1) {
+    const int64_t first = std::min(at(start, length - 1), length - 1);
+    return Span{at(stop, -1) + 1, first + 1, true};
   }
-  return steps;
+  return Span{std::max<int64_t>(at(start, 0), 0), std::max<int64_t>(at(stop, length), 0)};
 }
-
-// Indices of the items that a slice takes.
-template <typename Take>
-void ForEach(const Steps& steps, const Take& take) {
-  int64_t at = steps.first;
-  for (int64_t i = 0; i < steps.count; ++i) {
-    take(static_cast<size_t>(at));
-    if (i + 1 < steps.count) at += steps.step;
-  }
-}
-
-Value SliceText(Heap& heap, const Text& text, const Steps& steps) {
-  const std::string_view bytes = text.bytes;
-  if (steps.count == 0) return MakeText(heap, "");
-  if (steps.step == 1) {
-    const size_t begin = ByteOfCharacter(bytes, static_cast<size_t>(steps.first));
-    const size_t size = ByteOfCharacter(bytes.substr(begin), static_cast<size_t>(steps.count));
-    return SubText(heap, text, begin, begin + size);
-  }
-  std::vector<size_t> starts;  // of characters
-  heap.Work(bytes.size());
-  for (size_t at = 0; at < bytes.size(); at += Utf8Length(bytes[at])) starts.push_back(at);
-  TextBuilder out(heap);
-  ForEach(steps, [&](size_t at) {
-    out.Append(text, starts[at], starts[at] + Utf8Length(bytes[starts[at]]));
-  });
-  return out.Finish();
-}
-
-}  // namespace
 
 size_t CountCharacters(std::string_view text) {
   return text.size() -
@@ -203,28 +178,22 @@ size_t ByteOfCharacter(std::string_view text, size_t index) {
   return at;
 }
 
-std::optional<Value> LoopAttribute(Heap& heap, const Loop& loop, std::string_view name) {
-  const std::vector<Value>& items = loop.items.sequence().items;
-  const auto index = static_cast<int64_t>(loop.index0);
-  const auto length = static_cast<int64_t>(items.size());
-  if (name == "index") return Value::Integer(index + 1);
-  if (name == "index0") return Value::Integer(index);
-  if (name == "first") return Value::Boolean(index == 0);
-  if (name == "last") return Value::Boolean(index + 1 == length);
-  if (name == "length") return Value::Integer(length);
-  if (name == "revindex") return Value::Integer(length - index);
-  if (name == "revindex0") return Value::Integer(length - index - 1);
-  if (name == "depth0") return Value::Integer(static_cast<int64_t>(loop.depth0));
-  if (name == "depth") return Value::Integer(static_cast<int64_t>(loop.depth0) + 1);
-  if (name == "previtem") {
-    return index > 0 ? items[loop.index0 - 1] : Value::Undefined(heap, "there is no previous item");
+Value SliceText(Heap& heap, const Text& text, const Span& span) {
+  const std::string_view bytes = text.bytes;
+  const size_t begin = ByteOfCharacter(bytes, static_cast<size_t>(span.begin));
+  size_t end = ByteOfCharacter(bytes, static_cast<size_t>(span.end));
+  if (!span.backwards || begin >= end) return SubText(heap, text, begin, end);
+  TextBuilder out(heap);
+  heap.Work(end - begin);
+  while (end > begin) {
+    const size_t last = Utf8Before(bytes, end);
+    out.Append(text, last, end);
+    end = last;
   }
-  if (name == "nextitem") {
-    return index + 1 < length ? items[loop.index0 + 1]
-                              : Value::Undefined(heap, "there is no next item");
-  }
-  return std::nullopt;
+  return out.Finish();
 }
+
+}  // namespace
 
 absl::StatusOr<Value> Attribute(Heap& heap, const Value& value, const Value& name) {
   if (value.IsUndefined()) return Fail(value.why());
@@ -286,18 +255,19 @@ absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, 
   } else {
     length = value.sequence().items.size();
   }
-  const auto steps = StepsOf(static_cast<int64_t>(length), start, stop, step);
-  if (!steps.ok()) return steps.status();
+  const auto span = SpanOf(static_cast<int64_t>(length), start, stop, step);
+  if (!span.ok()) return span.status();
   if (value.IsText()) {
-    Value text = SliceText(heap, value.text(), *steps);
+    Value text = SliceText(heap, value.text(), *span);
     text.As<Text>().safe = value.text().safe;
     return text;
   }
   std::vector<Value> items;
-  items.reserve(static_cast<size_t>(steps->count));
-  ForEach(*steps, [&](size_t at) { items.push_back(value.sequence().items[at]); });
-  Value slice = MakeSequence(heap, value.sequence().form, std::move(items));
-  return slice;
+  for (int64_t at = span->begin; at < span->end; ++at) {
+    items.push_back(value.sequence().items[static_cast<size_t>(at)]);
+  }
+  if (span->backwards) std::reverse(items.begin(), items.end());
+  return MakeSequence(heap, value.sequence().form, std::move(items));
 }
 
 absl::StatusOr<int64_t> Length(Heap& heap, const Value& value) {

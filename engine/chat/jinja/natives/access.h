@@ -19,11 +19,4 @@ absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, 
 // len(value)
 absl::StatusOr<int64_t> Length(Heap& heap, const Value& value);
 
-size_t CountCharacters(std::string_view text);
-// The byte at which character `index` begins; the end of the text if it has fewer.
-size_t ByteOfCharacter(std::string_view text, size_t index);
-
-// Attributes of the variable `loop`; nullopt where it has none of that name.
-std::optional<Value> LoopAttribute(Heap& heap, const Loop& loop, std::string_view name);
-
 }  // namespace eta::jinja

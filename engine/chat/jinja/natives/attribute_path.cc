@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <string>
 #include <utility>
 
 #include "engine/chat/jinja/natives/access.h"
-#include "engine/chat/jinja/natives/text_parts.h"
 #include "engine/chat/jinja/values/text_builder.h"
 
 namespace eta::jinja {
 
-absl::StatusOr<AttributePath> AttributePath::Parse(Heap& heap, const Value& attribute) {
+AttributePath AttributePath::Parse(Heap& heap, const Value& attribute) {
   AttributePath path;
   if (attribute.Is(Kind::kNone) || attribute.IsUndefined()) return path;
   if (!attribute.IsText()) {
@@ -46,10 +44,6 @@ absl::StatusOr<Value> AttributePath::Of(Heap& heap, const Value& item, const Val
     if (value.IsUndefined() && !other.IsUndefined() && !other.Is(Kind::kNone)) value = other;
   }
   return value;
-}
-
-Value WithoutCase(Heap& heap, const Value& value) {
-  return value.IsText() ? InCase(heap, value.text(), Casing::kLower) : value;
 }
 
 }  // namespace eta::jinja

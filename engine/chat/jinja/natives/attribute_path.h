@@ -4,22 +4,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/chat/jinja/natives/native.h"
+#include "engine/chat/jinja/values/value.h"
 
 namespace eta::jinja {
 
 class AttributePath {
  public:
   // No path for an absent argument or None: then the item itself.
-  static absl::StatusOr<AttributePath> Parse(Heap& heap, const Value& attribute);
+  static AttributePath Parse(Heap& heap, const Value& attribute);
   // `other` takes the place of an undefined value, unless it is undefined or None itself.
   absl::StatusOr<Value> Of(Heap& heap, const Value& item, const Value& other = Value()) const;
 
  private:
   std::vector<Value> parts_;
 };
-
-// A text in lower case, for what compares without regard to case; another value as it is.
-Value WithoutCase(Heap& heap, const Value& value);
 
 }  // namespace eta::jinja

@@ -1,7 +1,6 @@
 // lint: untrusted-input, fuzz-covered
 // Functions of the environment: Jinja's own, and those that transformers adds.
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <iomanip>
 #include <locale>
@@ -10,33 +9,24 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/checked.h"
-#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/native.h"
-#include "engine/chat/jinja/values/operators.h"
 #include "engine/chat/jinja/values/python_text.h"
 
 namespace eta::jinja {
 namespace {
 
-using Result = absl::StatusOr<Value>;
-
 constexpr uint64_t kMaxRange = 100000;  // the sandbox's
 constexpr size_t kMaxFormat = 200;
 
-Result RaiseException(Context& context, const Value& /*receiver*/, Call& call) {
-  const auto arguments = Arguments::Bind("raise_exception", call, {"message"}, 1);
-  if (!arguments.ok()) return arguments.status();
-  const auto text = ToText(context.heap, (*arguments)[0]);
+Result RaiseException(Context& context, const Value& /*receiver*/, Arguments& arguments) {
+  const auto text = ToText(context.heap, arguments[0]);
   if (!text.ok()) return text.status();
   return Fail(text->text().bytes);
 }
 
 // The time of the place where the server stands, as Python's datetime.now() has it.
-Result StrftimeNow(Context& context, const Value& /*receiver*/, Call& call) {
-  const auto arguments = Arguments::Bind("strftime_now", call, {"format"}, 1);
-  if (!arguments.ok()) return arguments.status();
-  const auto format = arguments->Text(0);
+Result StrftimeNow(Context& context, const Value& /*receiver*/, Arguments& arguments) {
+  const auto format = arguments.Text(0);
   if (!format.ok()) return format.status();
   if (format->text().bytes.size() > kMaxFormat) return Fail("a format of a date that is too long");
   const std::time_t now = std::time(nullptr);
@@ -57,18 +47,17 @@ Result StrftimeNow(Context& context, const Value& /*receiver*/, Call& call) {
   return MakeText(context.heap, out.str());
 }
 
-Result Range(Context& context, const Value& /*receiver*/, Call& call) {
-  const auto arguments = Arguments::Bind("range", call, {"start", "stop", "step"}, 1);
-  if (!arguments.ok()) return arguments.status();
+Result Range(Context& context, const Value& /*receiver*/, Arguments& arguments) {
   for (size_t at = 0; at < 3; ++at) {
-    if (arguments->Has(at) && !(*arguments)[at].IsIntegral()) {
-      return Fail("'range' takes int alone, not " + std::string((*arguments)[at].TypeName()));
+    const Value number = arguments.Or(at, Value::Integer(0));
+    if (!number.IsIntegral()) {
+      return Fail("'range' takes int alone, not " + std::string(number.TypeName()));
     }
   }
-  const bool only_stop = !arguments->Has(1);
-  const int64_t start = only_stop ? 0 : (*arguments)[0].integer();
-  const int64_t stop = only_stop ? (*arguments)[0].integer() : (*arguments)[1].integer();
-  const int64_t step = arguments->Has(2) ? (*arguments)[2].integer() : 1;
+  const bool only_stop = !arguments.Has(1);
+  const int64_t start = only_stop ? 0 : arguments[0].integer();
+  const int64_t stop = only_stop ? arguments[0].integer() : arguments[1].integer();
+  const int64_t step = arguments.Has(2) ? arguments[2].integer() : 1;
   if (step == 0) return Fail("range() arg 3 must not be zero");
   uint64_t count = 0;
   if (step > 0 ? start < stop : start > stop) {
@@ -89,91 +78,35 @@ Result Range(Context& context, const Value& /*receiver*/, Call& call) {
     items.push_back(Value::Integer(at));
     if (i + 1 < count) at += step;
   }
-  Value range = MakeSequence(context.heap, Sequence::Form::kRange, std::move(items));
-  range.As<Sequence>().label = "range(" + std::to_string(start) + ", " + std::to_string(stop) +
-                               (step == 1 ? "" : ", " + std::to_string(step)) + ")";
-  return range;
+  return MakeSequence(context.heap, Sequence::Form::kRange, std::move(items));
 }
 
-// A dict's entries or a list of pairs, then the named arguments.
-absl::StatusOr<std::vector<std::pair<Value, Value>>> Entries(Context& context, Call& call) {
-  std::vector<std::pair<Value, Value>> entries;
-  if (call.positional.size() > 1) return Fail("'dict' and 'namespace' take one argument at most");
-  if (!call.positional.empty()) {
-    const Value& from = call.positional[0];
-    if (from.IsDict()) {
-      entries = from.dict().entries;
-    } else {
-      const auto items = Iterated(context.heap, from);
-      if (!items.ok()) return items.status();
-      for (const Value& item : items->sequence().items) {
-        const auto pair = Iterated(context.heap, item);
-        if (!pair.ok()) return pair.status();
-        if (pair->sequence().items.size() != 2) return Fail("a dict is made of pairs");
-        RETURN_IF_ERROR(
-            PutKey(context.heap, entries, pair->sequence().items[0], pair->sequence().items[1]));
-        if (context.heap.exhausted()) return context.heap.status();
-      }
-    }
+Result MakeNamespace(Context& context, const Value& /*receiver*/, Arguments& arguments) {
+  if (!arguments.call().positional.empty()) {
+    return NotKnown("a namespace of a dict is not known here");
   }
-  for (auto& [name, value] : call.named) {
-    RETURN_IF_ERROR(
-        PutKey(context.heap, entries, MakeText(context.heap, std::string(name)), value));
-  }
-  return entries;
-}
-
-Result MakeDictOf(Context& context, const Value& /*receiver*/, Call& call) {
-  auto entries = Entries(context, call);
-  if (!entries.ok()) return entries.status();
-  return MakeDict(context.heap, *std::move(entries));
-}
-
-Result MakeNamespace(Context& context, const Value& /*receiver*/, Call& call) {
-  auto entries = Entries(context, call);
-  if (!entries.ok()) return entries.status();
   auto made = MakeObject<Namespace>(context.heap, 0, 0);
-  for (auto& [key, value] : *entries) {
-    if (!key.IsText()) return Fail("names in a namespace are str alone");
-    made->attributes.emplace_back(key.text().bytes, std::move(value));
-  }
+  for (auto& [name, value] : arguments.call().named) made->attributes.emplace_back(name, value);
   context.heap.Keep(made);
   return Value(Kind::kNamespace, std::move(made));
 }
 
-Result MakeJoiner(Context& context, const Value& /*receiver*/, Call& call) {
-  const auto arguments = Arguments::Bind("joiner", call, {"sep"});
-  if (!arguments.ok()) return arguments.status();
-  Value separator = arguments->Has(0) ? (*arguments)[0] : MakeOwnText(context.heap, ", ");
-  auto made = MakeObject<Joiner>(context.heap, 0, separator.depth() + 1);
-  made->separator = std::move(separator);
-  return Value(Kind::kJoiner, std::move(made));
+const std::vector<Native>& Globals() {
+  static const auto* const globals = new std::vector<Native>{
+      {.name = "namespace", .run = &MakeNamespace, .takes_any = true},
+      {"raise_exception", &RaiseException, {"message"}, 1},
+      {"range", &Range, {"start", "stop", "step"}, 1},
+      {"strftime_now", &StrftimeNow, {"format"}, 1},
+  };
+  return *globals;
 }
-
-Result MakeCycler(Context& context, const Value& /*receiver*/, Call& call) {
-  if (call.positional.empty()) return Fail("at least one item has to be provided");
-  Value items = MakeTuple(context.heap, call.positional);
-  auto made = MakeObject<Cycler>(context.heap, 0, items.depth() + 1);
-  made->items = std::move(items);
-  return Value(Kind::kCycler, std::move(made));
-}
-
-constexpr std::array<Native, 7> kGlobals = {{
-    {"cycler", &MakeCycler},
-    {"dict", &MakeDictOf},
-    {"joiner", &MakeJoiner},
-    {"namespace", &MakeNamespace},
-    {"raise_exception", &RaiseException},
-    {"range", &Range},
-    {"strftime_now", &StrftimeNow},
-}};
 
 }  // namespace
 
 const Native* FindGlobal(std::string_view name) {
-  const auto* const native = std::find_if(kGlobals.begin(), kGlobals.end(),
-                                          [name](const Native& one) { return one.name == name; });
-  return native == kGlobals.end() ? nullptr : native;
+  const auto native = std::find_if(Globals().begin(), Globals().end(),
+                                   [name](const Native& one) { return one.name == name; });
+  return native == Globals().end() ? nullptr : &*native;
 }
 
 }  // namespace eta::jinja

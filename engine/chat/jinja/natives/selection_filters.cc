@@ -3,8 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/status_macros.h"
-#include "engine/chat/jinja/natives/access.h"
 #include "engine/chat/jinja/natives/attribute_path.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/operators.h"
@@ -12,28 +10,31 @@
 namespace eta::jinja {
 namespace {
 
-using Result = absl::StatusOr<Value>;
-
-// The first argument, a str, and the call that the others make.
-absl::StatusOr<std::string> TakeName(Call& call, size_t at, std::string_view what) {
-  if (call.positional.size() <= at) return Fail("'" + std::string(what) + "' needs a name");
-  if (!call.positional[at].IsText()) return Fail("'" + std::string(what) + "' needs a str as name");
-  std::string name = call.positional[at].text().bytes;
-  call.positional.erase(call.positional.begin(),
-                        call.positional.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+// The name of a filter or test, a str, in front of the arguments that it gets.
+absl::StatusOr<std::string> TakeName(Call& call, std::string_view what) {
+  if (call.positional.empty()) return Fail("'" + std::string(what) + "' needs a name");
+  if (!call.positional[0].IsText()) return Fail("'" + std::string(what) + "' needs a str as name");
+  std::string name = call.positional[0].text().bytes;
+  call.positional.erase(call.positional.begin());
   return name;
 }
 
-Result MapAttribute(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("map", call, {"attribute", "default"});
-  if (!arguments.ok()) return arguments.status();
-  const auto path = AttributePath::Parse(context.heap, (*arguments)[0]);
-  if (!path.ok()) return path.status();
+// map(attribute=..., default=...)
+Result MapAttribute(Context& context, const Value& receiver, const Call& call) {
+  Value attribute;
+  Value other;
+  for (const auto& [name, value] : call.named) {
+    if (name != "attribute" && name != "default") {
+      return Fail("'map' has no argument '" + std::string(name) + "'");
+    }
+    (name == "attribute" ? attribute : other) = value;
+  }
+  const auto path = AttributePath::Parse(context.heap, attribute);
   const auto items = Iterated(context.heap, receiver);
   if (!items.ok()) return items.status();
   std::vector<Value> mapped;
   for (const Value& item : items->sequence().items) {
-    auto value = path->Of(context.heap, item, arguments->Or(1, Value()));
+    auto value = path.Of(context.heap, item, other);
     if (!value.ok()) return value.status();
     mapped.push_back(*std::move(value));
     if (context.heap.exhausted()) return context.heap.status();
@@ -41,12 +42,13 @@ Result MapAttribute(Context& context, const Value& receiver, Call& call) {
   return MakeIterator(context.heap, std::move(mapped));
 }
 
-Result Map(Context& context, const Value& receiver, Call& call) {
+Result Map(Context& context, const Value& receiver, Arguments& arguments) {
+  Call& call = arguments.call();
   if (!receiver.Truth()) return MakeIterator(context.heap, {});
   if (call.positional.empty() && !call.named.empty() && call.named[0].first == "attribute") {
     return MapAttribute(context, receiver, call);
   }
-  const auto name = TakeName(call, 0, "map");
+  const auto name = TakeName(call, "map");
   if (!name.ok()) return name.status();
   const auto filter = FindFilter(*name);
   if (!filter) return NotKnown("filter '" + *name + "' is not known here");
@@ -54,8 +56,7 @@ Result Map(Context& context, const Value& receiver, Call& call) {
   if (!items.ok()) return items.status();
   std::vector<Value> mapped;
   for (const Value& item : items->sequence().items) {
-    Call again = call;
-    auto value = RunFilter(context, *filter, item, again);
+    auto value = RunFilter(context, *filter, item, call);
     if (!value.ok()) return value.status();
     mapped.push_back(*std::move(value));
     if (context.heap.exhausted()) return context.heap.status();
@@ -64,7 +65,8 @@ Result Map(Context& context, const Value& receiver, Call& call) {
 }
 
 template <bool keep, bool by_attribute>
-Result SelectItems(Context& context, const Value& receiver, Call& call) {
+Result SelectItems(Context& context, const Value& receiver, Arguments& arguments) {
+  Call& call = arguments.call();
   if (!receiver.Truth()) return MakeIterator(context.heap, {});
   Value attribute = Value::None();
   if (by_attribute) {
@@ -73,10 +75,9 @@ Result SelectItems(Context& context, const Value& receiver, Call& call) {
     call.positional.erase(call.positional.begin());
   }
   const auto path = AttributePath::Parse(context.heap, attribute);
-  if (!path.ok()) return path.status();
   std::optional<uint32_t> test;
   if (!call.positional.empty()) {
-    const auto name = TakeName(call, 0, "select");
+    const auto name = TakeName(call, "select");
     if (!name.ok()) return name.status();
     test = FindTest(*name);
     if (!test) return NotKnown("test '" + *name + "' is not known here");
@@ -87,11 +88,10 @@ Result SelectItems(Context& context, const Value& receiver, Call& call) {
   for (const Value& item : items->sequence().items) {
     context.heap.Work(1);
     if (context.heap.exhausted()) return context.heap.status();
-    auto value = path->Of(context.heap, item);
+    auto value = path.Of(context.heap, item);
     if (!value.ok()) return value.status();
     if (test) {
-      Call again = call;
-      value = RunTest(context, *test, *value, again);
+      value = RunTest(context, *test, *value, call);
       if (!value.ok()) return value.status();
     }
     if (value->Truth() == keep) kept.push_back(item);
@@ -102,11 +102,13 @@ Result SelectItems(Context& context, const Value& receiver, Call& call) {
 }  // namespace
 
 std::vector<Native> SelectionFilters() {
-  return {{"map", &Map},
-          {"reject", &SelectItems<false, false>},
-          {"rejectattr", &SelectItems<false, true>},
-          {"select", &SelectItems<true, false>},
-          {"selectattr", &SelectItems<true, true>}};
+  return {
+      {.name = "map", .run = &Map, .takes_any = true},
+      {.name = "reject", .run = &SelectItems<false, false>, .takes_any = true},
+      {.name = "rejectattr", .run = &SelectItems<false, true>, .takes_any = true},
+      {.name = "select", .run = &SelectItems<true, false>, .takes_any = true},
+      {.name = "selectattr", .run = &SelectItems<true, true>, .takes_any = true},
+  };
 }
 
 }  // namespace eta::jinja

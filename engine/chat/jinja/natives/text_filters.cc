@@ -1,17 +1,16 @@
 // lint: untrusted-input, fuzz-covered
-// Filters that make texts.
+// Filters that make texts, and the number that a text spells.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/base/status_macros.h"
 #include "engine/base/utf8_characters.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/natives/text_parts.h"
-#include "engine/chat/jinja/values/html.h"
 #include "engine/chat/jinja/values/json_text.h"
-#include "engine/chat/jinja/values/percent_format.h"
 #include "engine/chat/jinja/values/python_text.h"
 #include "engine/chat/jinja/values/text_builder.h"
 #include "engine/chat/jinja/values/unicode.h"
@@ -19,95 +18,39 @@
 namespace eta::jinja {
 namespace {
 
-using Result = absl::StatusOr<Value>;
-
 constexpr int64_t kMaxIndent = 1000;
 
-template <Casing casing>
-Result CaseFilter(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("a filter of case", call, {});
-  if (!arguments.ok()) return arguments.status();
+// A method of texts as a filter, which makes a text of any value first.
+template <NativeFunction method>
+Result OfText(Context& context, const Value& receiver, Arguments& arguments) {
   const auto text = ToText(context.heap, receiver);
   if (!text.ok()) return text.status();
-  return InCase(context.heap, text->text(), casing);
+  return method(context, *text, arguments);
 }
 
-Result Trim(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("trim", call, {"chars"});
-  if (!arguments.ok()) return arguments.status();
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  if (!arguments->Has(0) || (*arguments)[0].Is(Kind::kNone)) {
-    return Strip(context.heap, text->text(), std::nullopt, true, true);
-  }
-  const auto characters = arguments->Text(0);
-  if (!characters.ok()) return characters.status();
-  return Strip(context.heap, text->text(), characters->text().bytes, true, true);
-}
-
-Result ReplaceFilter(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("replace", call, {"old", "new", "count"}, 2);
-  if (!arguments.ok()) return arguments.status();
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  const auto old = ToText(context.heap, (*arguments)[0]);
+// Likewise what it is given.
+Result ReplaceFilter(Context& context, const Value& receiver, Arguments& arguments) {
+  const auto old = ToText(context.heap, arguments[0]);
   if (!old.ok()) return old.status();
-  const auto fresh = ToText(context.heap, (*arguments)[1]);
+  const auto fresh = ToText(context.heap, arguments[1]);
   if (!fresh.ok()) return fresh.status();
-  const auto count = arguments->Integer(2, -1);
+  const auto count = arguments.Integer(2, -1);
   if (!count.ok()) return count.status();
-  context.heap.WorkOnBytes(text->text().bytes.size());
-  return Replace(context.heap, text->text(), old->text(), fresh->text(), *count);
+  return Replace(context.heap, receiver.text(), old->text(), fresh->text(), *count);
 }
 
-Result String(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("string", call, {});
-  if (!arguments.ok()) return arguments.status();
-  return ToText(context.heap, receiver);
+Result String(Context& /*context*/, const Value& receiver, Arguments& /*arguments*/) {
+  return receiver;
 }
 
-Result MakeSafe(Context& context, const Value& receiver, bool escape, bool again) {
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  TextBuilder out(context.heap);
-  if (escape && (again || !text->text().safe)) {
-    AppendHtml(text->text(), out);
-  } else {
-    out.Append(text->text());
-  }
-  Value safe = out.Finish();
+Result Safe(Context& context, const Value& receiver, Arguments& /*arguments*/) {
+  Value safe = SubText(context.heap, receiver.text(), 0, receiver.text().bytes.size());
   safe.As<Text>().safe = true;
   return safe;
 }
-Result Safe(Context& context, const Value& receiver, Call& /*call*/) {
-  return MakeSafe(context, receiver, false, false);
-}
-Result EscapeFilter(Context& context, const Value& receiver, Call& /*call*/) {
-  return MakeSafe(context, receiver, true, false);
-}
-Result ForceEscape(Context& context, const Value& receiver, Call& /*call*/) {
-  return MakeSafe(context, receiver, true, true);
-}
-
-Result Format(Context& context, const Value& receiver, Call& call) {
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  if (!call.positional.empty() && !call.named.empty()) {
-    return Fail("'format' takes either arguments or named ones");
-  }
-  if (call.named.empty()) {
-    return PercentFormat(context.heap, text->text(), MakeTuple(context.heap, call.positional));
-  }
-  std::vector<std::pair<Value, Value>> entries;
-  entries.reserve(call.named.size());
-  for (const auto& [name, value] : call.named) {
-    entries.emplace_back(MakeText(context.heap, std::string(name)), value);
-  }
-  return PercentFormat(context.heap, text->text(), MakeDict(context.heap, std::move(entries)));
-}
 
 // As wide as a number says, or the text itself.
-absl::StatusOr<Value> Indentation(Context& context, const Value& width) {
+Result Indentation(Context& context, const Value& width) {
   if (width.IsText()) return width;
   if (!width.IsIntegral()) return Fail("an indentation must be an int or a str");
   if (width.integer() > kMaxIndent) {
@@ -117,94 +60,94 @@ absl::StatusOr<Value> Indentation(Context& context, const Value& width) {
                   std::string(static_cast<size_t>(std::max<int64_t>(width.integer(), 0)), ' '));
 }
 
-Result Indent(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("indent", call, {"width", "first", "blank"});
-  if (!arguments.ok()) return arguments.status();
+// Every line but the first, and but for those that are empty.
+Result Indent(Context& context, const Value& receiver, Arguments& arguments) {
   if (receiver.IsUndefined()) return Fail(receiver.why());
   if (!receiver.IsText()) return Fail("'indent' needs a str");
-  const auto indentation = Indentation(context, arguments->Or(0, Value::Integer(4)));
+  const auto indentation = Indentation(context, arguments.Or(0, Value::Integer(4)));
   if (!indentation.ok()) return indentation.status();
-  const bool blank = arguments->Truth(2);
-  // Jinja adds a line break first: so the last line is there even if it is empty.
-  TextBuilder extended(context.heap);
-  extended.Append(receiver.text());
-  extended.Append("\n");
-  const Value whole = extended.Finish();
+  std::string_view bytes = receiver.text().bytes;
+  if (bytes.ends_with('\r'))
+    bytes.remove_suffix(1);  // Jinja puts a "\n" behind, a line break with it
   TextBuilder out(context.heap);
-  if (arguments->Truth(1)) out.Append(indentation->text());
-  bool first = true;
-  for (const Value& line : Lines(context.heap, whole.text(), false)) {
-    if (!std::exchange(first, false)) {
-      out.Append("\n");
-      if (blank || !line.text().bytes.empty()) out.Append(indentation->text());
-    }
-    out.Append(line.text());
+  context.heap.WorkOnBytes(bytes.size());
+  if (arguments.Truth(1)) out.Append(indentation->text());
+  for (size_t begin = 0; !context.heap.exhausted();) {
+    size_t end = begin;
+    while (end < bytes.size() && !IsLineBreak(Utf8At(bytes, end))) end += Utf8Length(bytes[end]);
+    if (begin > 0 && end > begin) out.Append(indentation->text());
+    out.Append(receiver.text(), begin, end);
+    if (end == bytes.size()) break;
+    out.Append("\n");
+    begin = end + (bytes.substr(end).starts_with("\r\n") ? 2 : Utf8Length(bytes[end]));
   }
   return out.Finish();
 }
 
-Result ToJson(Context& context, const Value& receiver, Call& call) {
-  const auto arguments =
-      Arguments::Bind("tojson", call, {"ensure_ascii", "indent", "separators", "sort_keys"});
-  if (!arguments.ok()) return arguments.status();
-  JsonStyle style;
-  style.ascii = arguments->Truth(0);
-  style.sort_keys = arguments->Truth(3);
-  if (arguments->Has(1) && !(*arguments)[1].Is(Kind::kNone)) {
-    const auto indentation = Indentation(context, (*arguments)[1]);
+Result ToJson(Context& context, const Value& receiver, Arguments& arguments) {
+  JsonStyle style{.ascii = arguments.Truth(0), .indent = {}};
+  if (arguments.Has(1)) {
+    const auto indentation = Indentation(context, arguments[1]);
     if (!indentation.ok()) return indentation.status();
     style.indent = indentation->text().bytes;
-    style.item_separator = ",";
-  }
-  if (arguments->Has(2) && !(*arguments)[2].Is(Kind::kNone)) {
-    const Value& separators = (*arguments)[2];
-    if (!separators.IsSequence() || separators.sequence().items.size() != 2 ||
-        !separators.sequence().items[0].IsText() || !separators.sequence().items[1].IsText()) {
-      return Fail("'separators' must be two str");
-    }
-    style.item_separator = separators.sequence().items[0].text().bytes;
-    style.key_separator = separators.sequence().items[1].text().bytes;
   }
   return JsonText(context.heap, receiver, style);
 }
 
-Result WordCount(Context& context, const Value& receiver, Call& call) {
-  const auto arguments = Arguments::Bind("wordcount", call, {});
-  if (!arguments.ok()) return arguments.status();
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  const std::string_view bytes = text->text().bytes;
-  context.heap.Work(bytes.size() / 16);
-  int64_t count = 0;
-  bool inside = false;
-  for (size_t at = 0; at < bytes.size(); at += Utf8Length(bytes[at])) {
-    const char32_t c = Utf8At(bytes, at);
-    const bool word = c == '_' || IsAlnum(c);
-    count += word && !inside ? 1 : 0;
-    inside = word;
+// What int() makes of a text, and then float(): nothing of what is no number.
+absl::StatusOr<std::optional<Value>> Number(std::string_view text) {
+  for (const char c : text) {
+    if (c == '_' || static_cast<unsigned char>(c) >= 0x80) {
+      return NotKnown("'int' of digits with '_' or outside ASCII is not known here");
+    }
   }
-  return Value::Integer(count);
+  const bool plus = text.starts_with('+');
+  if (plus) text.remove_prefix(1);
+  if (text.empty() || (plus && (text[0] == '-' || text[0] == '+'))) return std::nullopt;
+  const char* const end = text.data() + text.size();
+  int64_t integer = 0;
+  const auto whole = std::from_chars(text.data(), end, integer);
+  if (whole.ptr == end && whole.ec == std::errc()) return Value::Integer(integer);
+  double real = 0;
+  const auto parsed = std::from_chars(text.data(), end, real);
+  if (parsed.ptr != end || parsed.ec == std::errc::invalid_argument) return std::nullopt;
+  if (parsed.ec != std::errc()) return NotKnown("'int' of such a number is not known here");
+  return Value::Real(real);
+}
+
+Result Int(Context& context, const Value& receiver, Arguments& arguments) {
+  if (receiver.IsUndefined()) return Fail(receiver.why());
+  std::optional<Value> number = receiver;
+  if (receiver.IsText()) {
+    const Value text = Strip(context.heap, receiver.text(), std::nullopt, true, true);
+    const auto spelled = Number(text.text().bytes);
+    if (!spelled.ok()) return spelled.status();
+    number = *spelled;
+  }
+  if (number && number->IsIntegral()) return Value::Integer(number->integer());
+  if (!number || !number->IsNumber() || !std::isfinite(number->real())) {
+    return arguments.Or(0, Value::Integer(0));
+  }
+  if (std::fabs(number->real()) >= 9.2233720368547758e18) {
+    return NotKnown("integers of over 64 bits are not known here");
+  }
+  return Value::Integer(static_cast<int64_t>(number->real()));
 }
 
 }  // namespace
 
 std::vector<Native> TextFilters() {
   return {
-      {"capitalize", &CaseFilter<Casing::kCapitalize>},
-      {"e", &EscapeFilter},
-      {"escape", &EscapeFilter},
-      {"forceescape", &ForceEscape},
-      {"format", &Format},
-      {"indent", &Indent},
-      {"lower", &CaseFilter<Casing::kLower>},
-      {"replace", &ReplaceFilter},
-      {"safe", &Safe},
-      {"string", &String},
-      {"title", &CaseFilter<Casing::kWordTitle>},
-      {"tojson", &ToJson},
-      {"trim", &Trim},
-      {"upper", &CaseFilter<Casing::kUpper>},
-      {"wordcount", &WordCount},
+      {"capitalize", &OfText<&CaseText<Casing::kCapitalize>>},
+      {"indent", &Indent, {"width", "first", "blank"}, 0, 2},
+      {"int", &Int, {"default", "base"}, 0, 1},
+      {"lower", &OfText<&CaseText<Casing::kLower>>},
+      {"replace", &OfText<&ReplaceFilter>, {"old", "new", "count"}, 2},
+      {"safe", &OfText<&Safe>},
+      {"string", &OfText<&String>},
+      {"tojson", &ToJson, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, 2},
+      {"trim", &OfText<&StripText<true, true>>, {"chars"}},
+      {"upper", &OfText<&CaseText<Casing::kUpper>>},
   };
 }
 

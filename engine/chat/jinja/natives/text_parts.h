@@ -1,11 +1,10 @@
-// Parts of texts, which keep what the template wrote: the ends stripped, pieces between separators.
+// Parts of texts, which keep what the template wrote. Methods and filters share these.
 #pragma once
 
 #include <optional>
 #include <string_view>
-#include <vector>
 
-#include "absl/status/statusor.h"
+#include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/value.h"
 
 namespace eta::jinja {
@@ -15,14 +14,23 @@ Value Strip(Heap& heap, const Text& text, std::optional<std::string_view> charac
             bool right);
 // str.replace; at most `count` times unless it is negative.
 Value Replace(Heap& heap, const Text& text, const Text& old, const Text& fresh, int64_t count);
-// str.splitlines
-std::vector<Value> Lines(Heap& heap, const Text& text, bool keep_ends);
 
-// str.islower, or str.isupper.
-bool HasCase(std::string_view bytes, bool lower);
-
-enum class Casing { kLower, kUpper, kTitle, kCapitalize, kWordTitle };
-// kTitle: str.title. kWordTitle: Jinja's filter title.
+enum class Casing { kLower, kUpper, kTitle, kCapitalize };
 Value InCase(Heap& heap, const Text& text, Casing casing);
+
+// As methods of a text: the argument `chars`, and none.
+template <bool left, bool right>
+Result StripText(Context& context, const Value& receiver, Arguments& arguments) {
+  if (!arguments.Has(0)) {
+    return Strip(context.heap, receiver.text(), std::nullopt, left, right);
+  }
+  const auto characters = arguments.Text(0);
+  if (!characters.ok()) return characters.status();
+  return Strip(context.heap, receiver.text(), characters->text().bytes, left, right);
+}
+template <Casing casing>
+Result CaseText(Context& context, const Value& receiver, Arguments& /*arguments*/) {
+  return InCase(context.heap, receiver.text(), casing);
+}
 
 }  // namespace eta::jinja

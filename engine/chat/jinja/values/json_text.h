@@ -12,9 +12,6 @@ namespace eta::jinja {
 struct JsonStyle {
   bool ascii = false;                 // ensure_ascii
   std::optional<std::string> indent;  // of one level
-  std::string item_separator = ", ";
-  std::string key_separator = ": ";
-  bool sort_keys = false;
 };
 
 // INVALID_ARGUMENT for what JSON does not have.

@@ -15,7 +15,8 @@ bool Equal(Heap& heap, const Value& a, const Value& b);
 absl::StatusOr<bool> Less(Heap& heap, const Value& a, const Value& b);
 // ==, !=, <, <=, >, >=, in, not in.
 absl::StatusOr<bool> Compare(Heap& heap, TokenKind op, const Value& a, const Value& b);
-// + - * / // % **
+// + - * / // %. UNIMPLEMENTED: "%" of a str, "*" of a list, "//" and "%" of a float, integers of
+// over 64 bits.
 absl::StatusOr<Value> Binary(Heap& heap, TokenKind op, const Value& a, const Value& b);
 absl::StatusOr<Value> Negate(const Value& value, bool negative);
 

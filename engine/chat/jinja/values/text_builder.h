@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/byte_range.h"
+#include "engine/base/utf8_characters.h"
 #include "engine/chat/jinja/values/value.h"
 
 namespace eta::jinja {
@@ -47,5 +48,22 @@ class TextBuilder {
 Value SubText(Heap& heap, const Text& text, size_t begin, size_t end);
 // Whether byte `at` is by the template.
 bool IsOwn(const Text& text, size_t at);
+
+// The text with `escape(character)` in place of each character for which that is not empty.
+template <typename Escape>
+void AppendEscaped(const Text& text, const Escape& escape, TextBuilder& out) {
+  const std::string_view bytes = text.bytes;
+  size_t plain = 0;  // where what stays as it is begins
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t end = at + Utf8Length(bytes[at]);
+    if (const std::string escaped = escape(Utf8At(bytes, at)); !escaped.empty()) {
+      out.Append(text, plain, at);
+      out.Append(escaped, IsOwn(text, at));
+      plain = end;
+    }
+    at = end;
+  }
+  out.Append(text, plain, bytes.size());
+}
 
 }  // namespace eta::jinja

@@ -96,7 +96,7 @@ std::string_view Value::TypeName() const {
         case Sequence::Form::kRange:
           return "range";
         case Sequence::Form::kView:
-          return sequence().view;
+          return "dict view";
         case Sequence::Form::kIterator:
           return "generator";
       }
@@ -111,10 +111,6 @@ std::string_view Value::TypeName() const {
       return "function";
     case Kind::kMacro:
       return "Macro";
-    case Kind::kCycler:
-      return "Cycler";
-    case Kind::kJoiner:
-      return "Joiner";
   }
   return "object";
 }

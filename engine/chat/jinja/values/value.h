@@ -27,8 +27,6 @@ enum class Kind : uint8_t {
   kLoop,
   kFunction,
   kMacro,
-  kCycler,
-  kJoiner,
 };
 
 // What values share. Depth: how many levels of values lie below; bounded, since destructors and
@@ -55,8 +53,6 @@ struct Namespace;
 struct Loop;
 struct Function;
 struct Macro;
-struct Cycler;
-struct Joiner;
 
 class Value {
  public:
@@ -123,17 +119,15 @@ class Value {
 struct Text : Object {
   std::string bytes;
   std::vector<ByteRange> control;  // what the template wrote: sorted, disjoint, none empty
-  bool safe = false;               // the filter `safe` or `escape` made it: Python's Markup
+  bool safe = false;               // the filter `safe` made it: Python's Markup
 };
 
 struct Sequence : Object {
   enum class Form : uint8_t { kList, kTuple, kRange, kView, kIterator };
   Form form = Form::kList;
   std::vector<Value> items;
-  std::string_view view;  // of a view, what Python calls it
-  std::string failure;    // of an iterator: what asking for its items says
-  size_t position = 0;    // of an iterator, how many items are gone
-  std::string label;      // of a range, its text; none of a slice of one
+  std::string failure;  // of an iterator: what asking for its items says
+  size_t position = 0;  // of an iterator, how many items are gone
   bool HasLength() const { return form != Form::kIterator; }
   bool HasItems() const {
     return form == Form::kList || form == Form::kTuple || form == Form::kRange;
@@ -155,12 +149,9 @@ struct Namespace : Object {
 struct Loop : Object {
   Value items;        // a sequence
   size_t index0 = 0;  // of the item that the body runs for
-  size_t depth0 = 0;
-  std::vector<Value> changed;  // what loop.changed() was last asked about; empty before
-  bool asked = false;
 };
 
-struct Native;  // natives.h
+struct Native;  // natives/native.h
 
 // A function of the environment, or a method bound to what it is called on.
 struct Function : Object {
@@ -172,17 +163,6 @@ struct Scope;
 struct Macro : Object {
   uint32_t index = 0;  // in the program
   std::weak_ptr<Scope> closure;
-};
-
-struct Cycler : Object {
-  Value items;          // a tuple
-  std::string failure;  // of an iterator: what asking for its items says
-  size_t position = 0;
-};
-
-struct Joiner : Object {
-  Value separator;
-  bool used = false;
 };
 
 // Makes values that the heap counts.

@@ -45,7 +45,7 @@ TEST(ChatLimits, ARangeIsAsTheSandboxAllows) {
   ExpectExhausted("{{ range(-9223372036854775807, 9223372036854775807) }}", "range of over 100000");
 }
 
-// bad input: Chat templates | a text that doubles in a loop, repetitions, wide formats |
+// bad input: Chat templates | a text that doubles in a loop, repetitions, wide indentations |
 //   INVALID_ARGUMENT, field `chat`; 64 MiB at one time
 TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
   ExpectExhausted(
@@ -54,9 +54,7 @@ TEST(ChatLimits, ATextThatDoublesMeetsTheLimitOfWhatIsHeld) {
       "limit of 64 MiB");
   ExpectExhausted("{{ 'a' * 9223372036854775807 }}", "64 MiB");
   ExpectExhausted("{{ ('a' * 9999999).replace('a', 'b' * 9999) }}", "limit of");
-  ExpectExhausted("{{ (['a' * 999999] * 999)|join }}", "64 MiB");
-  ExpectExhausted("{{ [1] * 9223372036854775807 }}", "a million items");
-  ExpectExhausted("{{ '%1001d' % 1 }}", "wider");
+  ExpectExhausted("{{ range(999)|join('a' * 999999) }}", "64 MiB");
   ExpectExhausted("{{ 'a'|indent(1001) }}", "indentation");
 }
 
@@ -73,8 +71,7 @@ TEST(ChatLimits, ATextHas16MiB) {
 TEST(ChatLimits, MacrosCallEachOther100Deep) {
   ExpectExhausted("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "over 100 deep");
   ExpectExhausted(
-      "{% macro f(x) %}{{ caller() }}{% call f(x) %}{{ x }}{% endcall %}{% endmacro %}"
-      "{% call f(1) %}{% endcall %}",
+      "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}",
       "over 100 deep");
 }
 

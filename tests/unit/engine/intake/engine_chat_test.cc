@@ -117,7 +117,7 @@ TEST(EngineChat, WhatATemplateMayNotDoIsAnErrorOfTheChat) {
   EngineOptions options = OptionsFor(model);
   options.chat_template =
       "{% set c = messages[0].content %}{% set ns = namespace(x=1) %}"
-      "{% if c == 'range' %}{{ range(10 ** 12) }}{% elif c == 'filter' %}{{ c|from_yaml }}"
+      "{% if c == 'range' %}{{ range(1000000000000) }}{% elif c == 'filter' %}{{ c|from_yaml }}"
       "{% elif c == 'self' %}{% set ns.x = [ns] %}x{% else %}{{ c }}{% endif %}";
   const auto engine = Start(options);
   const absl::Status limit = engine->Prepare(Chatting("range")).status();

@@ -400,7 +400,7 @@ constexpr char kChatMl[] =
 // The same, with markers that its source does not spell.
 constexpr char kBuiltChatMl[] =
     "{% for m in messages %}{{ '<|im_' ~ 'start|>' + m['role'] + '\n' + m['content'] }}"
-    "{{ '<|im_%s|>' % 'end' + '\n' }}{% endfor %}";
+    "{{ '<|im_{}|>'.format('end') + '\n' }}{% endfor %}";
 
 // A vocabulary as converters of old made them: a chat's markers are user-defined pieces.
 PieceFile ChatPieces() {
