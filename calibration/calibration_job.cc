@@ -188,7 +188,8 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   RETURN_IF_ERROR(CheckProfileContent(content));
 
   RETURN_IF_ERROR(CheckSamples(job, config.vocab_size));
-  absl::StatusOr<SampleSplit> split =
+  ASSIGN_OR_RETURN(
+      SampleSplit split,
       SplitSamples(job.samples,
                    {.sequence_tokens = SequenceTokens(job.sequence_tokens, limits),
                     .min_tokens = kMinSequenceBlocks * info.block_size,
@@ -196,10 +197,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                     .held_out = job.held_out,
                     .choice = config.has_predictor &&
                               job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
-                   job.documents);
-  if (!split.ok()) return split.status();
-  RETURN_IF_ERROR(CheckVerdictTokens(job.target, *split));
-  prepared.split = *std::move(split);
+                   job.documents));
+  RETURN_IF_ERROR(CheckVerdictTokens(job.target, split));
+  prepared.split = std::move(split);
   ProfileEvidence& evidence = content.evidence;
   evidence.calibration_sequences = static_cast<int64_t>(prepared.split.calibration.size());
   evidence.calibration_tokens = SampleSplit::Tokens(prepared.split.calibration);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "calibration/pass_batch.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -46,9 +47,8 @@ absl::StatusOr<CollectedCells> CalibrationPasses::Collect(TokenSpans sequences,
                                                           Rows rows) {
   const ModelConfig& config = engine_.info().config;
   const ScoreBins bins;
-  absl::StatusOr<CollectedCells> collected =
-      CollectedCells::Create(config.num_layers, config.num_query_heads, bins);
-  if (!collected.ok()) return collected.status();
+  ASSIGN_OR_RETURN(CollectedCells collected,
+                   CollectedCells::Create(config.num_layers, config.num_query_heads, bins));
   const auto make = [&](size_t i) {
     Pass pass = Start(sequences[i], attention);
     pass.bins = bins;
@@ -56,10 +56,9 @@ absl::StatusOr<CollectedCells> CalibrationPasses::Collect(TokenSpans sequences,
     return pass;
   };
   const auto collect = [&](size_t /*i*/, PassOutcome outcome) {
-    return collected->Add(outcome.cells, outcome.collected_rows);
+    return collected.Add(outcome.cells, outcome.collected_rows);
   };
-  absl::Status status = Run(sequences, CollectWindow(config, bins), make, collect);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Run(sequences, CollectWindow(config, bins), make, collect));
   return collected;
 }
 
@@ -80,8 +79,7 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
     meter.Add(outcome);
     return absl::OkStatus();
   };
-  absl::Status status = Run(sequences, kWindow, make, collect);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Run(sequences, kWindow, make, collect));
   return meter.Measurement();
 }
 
@@ -101,8 +99,7 @@ absl::StatusOr<std::vector<bool>> CalibrationPasses::Retrieve(std::span<const Ne
     found.push_back(std::find(outcome.top.begin(), outcome.top.end(), 0) == outcome.top.end());
     return absl::OkStatus();
   };
-  absl::Status status = Run(sequences, kWindow, make, collect);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Run(sequences, kWindow, make, collect));
   return found;
 }
 

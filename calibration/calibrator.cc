@@ -193,11 +193,9 @@ class Calibration {
   absl::Status CollectAndSolve(std::optional<CollectedCells>& cells) {
     clock_.Enter(CalibrationPhase::kCollect);
     if (ETA_FAILPOINT(kCalibrateCollect)) return OutOfMemory();
-    absl::StatusOr<CollectedCells> collected =
-        passes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
-                        CalibrationPasses::Rows::kAll);
-    if (!collected.ok()) return collected.status();
-    cells = *std::move(collected);
+    ASSIGN_OR_RETURN(cells,
+                     passes_.Collect(calibration_, prepared_.has_dynamic_gate ? Dynamic() : Full(),
+                                     CalibrationPasses::Rows::kAll));
     clock_.Enter(CalibrationPhase::kSolve);
     if (ETA_FAILPOINT(kCalibrateSolve)) return OutOfMemory();
     return Solve(cells->histogram());
@@ -212,10 +210,10 @@ class Calibration {
     for (int32_t layer = 0; layer < histogram.num_layers(); ++layer) {
       for (int32_t head = 0; head < histogram.num_query_heads(); ++head) {
         if (stop_.stop_requested()) return absl::CancelledError("calibration: cancelled");
-        const absl::StatusOr<FrozenThreshold> solved = SolveFrozenThreshold(
-            histogram.head(layer, head), histogram.bins(), options, layer, head);
-        if (!solved.ok()) return solved.status();
-        constants_.push_back(solved->threshold);
+        ASSIGN_OR_RETURN(const FrozenThreshold solved,
+                         SolveFrozenThreshold(histogram.head(layer, head), histogram.bins(),
+                                              options, layer, head));
+        constants_.push_back(solved.threshold);
       }
     }
     return absl::OkStatus();
@@ -235,9 +233,8 @@ class Calibration {
     const double base = shift_;
     double wanted = job_.target.value;
     if (AsDynamic()) {
-      const absl::StatusOr<DecodeMeasurement> dynamic = passes_.Measure(sequences, Dynamic(), {});
-      if (!dynamic.ok()) return dynamic.status();
-      wanted = dynamic->union_density;
+      ASSIGN_OR_RETURN(const DecodeMeasurement dynamic, passes_.Measure(sequences, Dynamic(), {}));
+      wanted = dynamic.union_density;
     }
     double nearest = base;
     double nearest_miss = std::numeric_limits<double>::infinity();
@@ -245,23 +242,23 @@ class Calibration {
       if (!last) {
         RETURN_IF_ERROR(ChooseZ(sequences, base + shift));
       }
-      const absl::StatusOr<DecodeMeasurement> measured = passes_.Measure(
-          sequences, Frozen(base + shift), {.perplexity = Bounded(), .mass = ByMass()});
-      if (!measured.ok()) return measured.status();
-      if (ByMass() && !measured->mass) return NoMass();
+      ASSIGN_OR_RETURN(const DecodeMeasurement measured,
+                       passes_.Measure(sequences, Frozen(base + shift),
+                                       {.perplexity = Bounded(), .mass = ByMass()}));
+      if (ByMass() && !measured.mass) return NoMass();
       if (last) {
-        trials_.push_back({base + shift, *measured});
+        trials_.push_back({base + shift, measured});
         trials_.back().measured.losses = {};  // megabytes, like these
         trials_.back().measured.mass.reset();
       }
-      const double miss = Bounded()  ? value(*measured)
-                          : ByMass() ? -value(*measured)
-                                     : std::abs(value(*measured) - wanted);
+      const double miss = Bounded()  ? value(measured)
+                          : ByMass() ? -value(measured)
+                                     : std::abs(value(measured) - wanted);
       if (miss < nearest_miss) {
         nearest_miss = miss;
         nearest = base + shift;
       }
-      return value(*measured);
+      return value(measured);
     };
     const absl::StatusOr<ShiftResult> found = Bounded()
                                                   ? ApproachPerplexity(sequences, last, measure)
@@ -291,18 +288,17 @@ class Calibration {
   template <typename Measure>
   absl::StatusOr<ShiftResult> ApproachPerplexity(TokenSpans sequences, bool last,
                                                  const Measure& measure) {
-    const absl::StatusOr<DecodeMeasurement> full =
-        passes_.Measure(sequences, Full(), {.perplexity = true});
-    if (!full.ok()) return full.status();
+    ASSIGN_OR_RETURN(const DecodeMeasurement full,
+                     passes_.Measure(sequences, Full(), {.perplexity = true}));
     // The last search compares the upper end of the interval: what noise allows here, other text
     // would not keep.
     const auto perplexity = [&full, last](const DecodeMeasurement& measured) {
-      const PerplexityIncrease increase = IncreaseOver(*full, measured);
+      const PerplexityIncrease increase = IncreaseOver(full, measured);
       if (!last || !increase.interval) return measured.perplexity;
-      return full->perplexity * (1.0 + increase.interval->high / 100.0);
+      return full.perplexity * (1.0 + increase.interval->high / 100.0);
     };
     return SolvePerplexityShift(
-        full->perplexity, job_.target.value,
+        full.perplexity, job_.target.value,
         Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch, last),
         [&](double shift) { return measure(shift, perplexity); });
   }
@@ -332,14 +328,13 @@ class Calibration {
   // Chooses z per head if the job asks for a recall.
   absl::Status ChooseZ(TokenSpans sequences, double shift) {
     if (!job_.z_recall) return absl::OkStatus();
-    const absl::StatusOr<CollectedCells> collected =
-        passes_.Collect(sequences, Frozen(shift), CalibrationPasses::Rows::kSecondHalf);
-    if (!collected.ok()) return collected.status();
-    const absl::StatusOr<std::vector<HeadZ>> solved =
-        SolveHeadZ(collected->head_z(), *job_.z_recall);
-    if (!solved.ok()) return solved.status();
+    ASSIGN_OR_RETURN(
+        const CollectedCells collected,
+        passes_.Collect(sequences, Frozen(shift), CalibrationPasses::Rows::kSecondHalf));
+    ASSIGN_OR_RETURN(const std::vector<HeadZ> solved,
+                     SolveHeadZ(collected.head_z(), *job_.z_recall));
     content_.z_per_head.clear();
-    for (const HeadZ& head : *solved) content_.z_per_head.push_back(head.z);
+    for (const HeadZ& head : solved) content_.z_per_head.push_back(head.z);
     return absl::OkStatus();
   }
 
@@ -354,8 +349,7 @@ class Calibration {
   absl::Status Verify(CalibrationResult& result) {
     RETURN_IF_ERROR(MeasureHeldOut(Full(), result.full));
     if (config_.has_predictor) {
-      absl::Status s = MeasureHeldOut(Dynamic(), result.dynamic.emplace());
-      if (!s.ok()) return s;
+      RETURN_IF_ERROR(MeasureHeldOut(Dynamic(), result.dynamic.emplace()));
     }
     return VerifyFrozen(result);
   }
@@ -433,31 +427,27 @@ class Calibration {
   // `failure` with the profile of this shift as one to ask for.
   absl::Status EndWithNearest(const absl::Status& failure) {
     const std::vector<std::vector<int32_t>> text = prepared_.split.NotHeldOut();
-    const absl::StatusOr<DecodeMeasurement> reached =
-        passes_.Measure(Fine(text), Frozen(shift_), {});
-    if (!reached.ok()) return reached.status();
-    return NameNearest(failure, job_, NamedDensity(reached->union_density), content_.evidence);
+    ASSIGN_OR_RETURN(const DecodeMeasurement reached,
+                     passes_.Measure(Fine(text), Frozen(shift_), {}));
+    return NameNearest(failure, job_, NamedDensity(reached.union_density), content_.evidence);
   }
 
   // Counts the needles that full and frozen attention find.
   absl::Status Retrieve() {
     if (prepared_.needles.empty()) return absl::OkStatus();
     if (found_by_full_.empty()) {
-      absl::StatusOr<std::vector<bool>> full = passes_.Retrieve(prepared_.needles, Full());
-      if (!full.ok()) return full.status();
-      found_by_full_ = *std::move(full);
+      ASSIGN_OR_RETURN(found_by_full_, passes_.Retrieve(prepared_.needles, Full()));
     }
-    const absl::StatusOr<std::vector<bool>> frozen =
-        passes_.Retrieve(prepared_.needles, Frozen(shift_));
-    if (!frozen.ok()) return frozen.status();
+    ASSIGN_OR_RETURN(const std::vector<bool> frozen,
+                     passes_.Retrieve(prepared_.needles, Frozen(shift_)));
     NeedleHits& single = content_.evidence.single_needles.emplace();
     NeedleHits& multi = content_.evidence.multi_needles.emplace();
     for (size_t i = 0; i < prepared_.needles.size(); ++i) {
       NeedleHits& hits = prepared_.needles[i].needles > 1 ? multi : single;
       ++hits.asked;
       hits.full += found_by_full_[i] ? 1 : 0;
-      hits.frozen += (*frozen)[i] ? 1 : 0;
-      hits.kept += found_by_full_[i] && (*frozen)[i] ? 1 : 0;
+      hits.frozen += frozen[i] ? 1 : 0;
+      hits.kept += found_by_full_[i] && frozen[i] ? 1 : 0;
     }
     return absl::OkStatus();
   }
@@ -499,10 +489,9 @@ class Calibration {
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop) {
-  absl::StatusOr<PreparedJob> prepared = PrepareJob(engine.info(), engine.limits(), job);
-  if (!prepared.ok()) return prepared.status();
-  if (absl::Status s = HideNeedles(engine, job, *prepared); !s.ok()) return s;
-  return Calibration(engine, job, *std::move(prepared), observer, stop).Run();
+  ASSIGN_OR_RETURN(PreparedJob prepared, PrepareJob(engine.info(), engine.limits(), job));
+  RETURN_IF_ERROR(HideNeedles(engine, job, prepared));
+  return Calibration(engine, job, std::move(prepared), observer, stop).Run();
 }
 
 }  // namespace eta

@@ -96,12 +96,10 @@ class HeadCells {
 
 absl::StatusOr<CollectedCells> CollectedCells::Create(int32_t num_layers, int32_t num_query_heads,
                                                       const ScoreBins& bins) {
-  absl::StatusOr<ScoreHistogram> histogram =
-      ScoreHistogram::Create(num_layers, num_query_heads, bins);
-  if (!histogram.ok()) return histogram.status();
-  absl::StatusOr<HeadZStatistics> head_z = HeadZStatistics::Create(num_layers, num_query_heads);
-  if (!head_z.ok()) return head_z.status();
-  return CollectedCells(*std::move(histogram), *std::move(head_z));
+  ASSIGN_OR_RETURN(ScoreHistogram histogram,
+                   ScoreHistogram::Create(num_layers, num_query_heads, bins));
+  ASSIGN_OR_RETURN(HeadZStatistics head_z, HeadZStatistics::Create(num_layers, num_query_heads));
+  return CollectedCells(std::move(histogram), std::move(head_z));
 }
 
 absl::Status CollectedCells::Add(std::span<const uint64_t> cells, int64_t rows) {

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/submission_queue.h"
 #include "kernels/system/failpoint.h"
 
@@ -67,21 +68,19 @@ absl::StatusOr<bool> Dispatcher::RunNext(Clock::time_point now) {
       if (!ran.ok() || *ran) return ran;
     }
   }
-  const auto seconds = batcher_.Run(plan, now);
-  if (!seconds.ok()) return seconds.status();
-  if (*seconds > 0.0) pacer_.MeasureForeground(*seconds);
+  ASSIGN_OR_RETURN(const auto seconds, batcher_.Run(plan, now));
+  if (seconds > 0.0) pacer_.MeasureForeground(seconds);
   return foreground ? true : RunPasses(pacer_.AllowanceAlone(max_step_tokens_), plan);
 }
 
 absl::StatusOr<bool> Dispatcher::RunPasses(int32_t max_rows, const StepPlan& plan) {
   StepReport report;
   const Clock::time_point begin = Clock::now();
-  const auto rows = passes_.Run(max_rows, plan.spare_blocks);
-  if (!rows.ok()) return rows.status();
-  if (*rows == 0) return false;
+  ASSIGN_OR_RETURN(const auto rows, passes_.Run(max_rows, plan.spare_blocks));
+  if (rows == 0) return false;
   report.duration = Clock::now() - begin;
-  report.pass_rows = *rows;
-  pacer_.MeasureBackground(*rows, Seconds(report.duration), plan.has_rows());
+  report.pass_rows = rows;
+  pacer_.MeasureBackground(rows, Seconds(report.duration), plan.has_rows());
   batcher_.Report(report);
   return true;
 }

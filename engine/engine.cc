@@ -49,9 +49,8 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenDevice(EngineOptions options, int de
                                                    const Checkpoint& checkpoint, Observer* observer,
                                                    std::shared_ptr<LiveMass> live_mass) {
   options.backend.device = device;
-  auto backend = MakeBackend(options.backend);
-  if (!backend.ok()) return backend.status();
-  return StepEngine::Create(options, checkpoint, *std::move(backend), observer,
+  ASSIGN_OR_RETURN(auto backend, MakeBackend(options.backend));
+  return StepEngine::Create(options, checkpoint, std::move(backend), observer,
                             std::move(live_mass));
 }
 
@@ -60,12 +59,12 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenDevice(EngineOptions options, int de
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        Observer* observer) {
   RETURN_IF_ERROR(CheckDevices(options));
-  auto checkpoint = Checkpoint::Open(options.model_dir, {.expected_sha256 = options.sha256});
-  if (!checkpoint.ok()) return checkpoint.status();
+  ASSIGN_OR_RETURN(auto checkpoint,
+                   Checkpoint::Open(options.model_dir, {.expected_sha256 = options.sha256}));
   const size_t count = options.devices.size();
   const auto live_mass = std::make_shared<LiveMass>();
   if (count == 1) {
-    return OpenDevice(options, options.devices[0], *checkpoint, observer, live_mass);
+    return OpenDevice(options, options.devices[0], checkpoint, observer, live_mass);
   }
 
   EngineOptions share = options;
@@ -75,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   std::vector<std::thread> threads;
   for (size_t i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
-      opened[i] = OpenDevice(share, options.devices[i], *checkpoint, observer, live_mass);
+      opened[i] = OpenDevice(share, options.devices[i], checkpoint, observer, live_mass);
     });
   }
   for (std::thread& thread : threads) thread.join();

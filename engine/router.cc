@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/batching/estimates/prefill_throughput.h"
 #include "engine/model/rope_base.h"
 #include "engine/request/request_validation.h"
@@ -119,8 +120,7 @@ absl::StatusOr<uint64_t> Router::Submit(PreparedRequest request, std::shared_ptr
     return link->router != nullptr && link->router->Place(given_back, routed, engine).ok();
   };
   const auto routed = std::make_shared<RoutedSink>(std::move(sink), loads_, routed_, replace);
-  const absl::Status placed = Place(std::move(request), routed, std::nullopt);
-  if (!placed.ok()) return placed;
+  RETURN_IF_ERROR(Place(std::move(request), routed, std::nullopt));
   return routed->handle();
 }
 

@@ -95,9 +95,8 @@ StepEngine::~StepEngine() {
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   RETURN_IF_ERROR(CheckOptions(options_));
   // A cache that the backend does not have is refused before the weights are read.
-  const auto of_model = ParseModelConfig(checkpoint.config_json());
-  if (!of_model.ok()) return of_model.status();
-  ModelConfig config = *of_model;
+  ASSIGN_OR_RETURN(const auto of_model, ParseModelConfig(checkpoint.config_json()));
+  ModelConfig config = of_model;
   config.index = options_.index.value_or(config.index);
   options_.limits.max_context = ContextLimit(config, options_.limits.max_context);
   const auto layout =
@@ -142,9 +141,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
     const auto path = std::filesystem::weakly_canonical(options_.model_dir);
     info_.model_name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
   }
-  auto fingerprint = ModelFingerprint(*of_model, checkpoint);
-  if (!fingerprint.ok()) return fingerprint.status();
-  info_.model_fingerprint = *std::move(fingerprint);
+  ASSIGN_OR_RETURN(info_.model_fingerprint, ModelFingerprint(of_model, checkpoint));
   info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();
   info_.config = model_->config();
   info_.config.eos_ids = tokenizer_->eos_ids();
@@ -178,13 +175,10 @@ absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
   }
   TokenizerFiles files = checkpoint.tokenizer_files();
   if (options_.chat_template) files.chat_template = options_.chat_template;
-  auto tokenizer = Tokenizer::Load(files, config);
-  if (!tokenizer.ok()) return tokenizer.status();
-  tokenizer_ = *std::move(tokenizer);
-  auto chats = ChatPrompts::Create(
-      {.of_model = checkpoint.chat_template(), .given = options_.chat_template}, *tokenizer_);
-  if (!chats.ok()) return chats.status();
-  chats_ = *std::move(chats);
+  ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(files, config));
+  ASSIGN_OR_RETURN(chats_, ChatPrompts::Create({.of_model = checkpoint.chat_template(),
+                                                .given = options_.chat_template},
+                                               *tokenizer_));
   return absl::OkStatus();
 }
 
@@ -193,21 +187,20 @@ absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
 absl::Status StepEngine::ReserveCache() {
   const KvGeometry geometry =
       MakeKvGeometry(model_->config(), options_.kv_dtype, options_.index_dtype);
-  const auto block_bytes = KvCache::BytesPerBlock(*backend_, model_->config(), geometry);
-  if (!block_bytes.ok()) return block_bytes.status();
-  const absl::StatusOr<int64_t> pool_bytes = PoolBytes(geometry);
-  if (!pool_bytes.ok()) return pool_bytes.status();
-  const int64_t num_blocks = *pool_bytes / *block_bytes;
+  ASSIGN_OR_RETURN(const auto block_bytes,
+                   KvCache::BytesPerBlock(*backend_, model_->config(), geometry));
+  ASSIGN_OR_RETURN(const int64_t pool_bytes, PoolBytes(geometry));
+  const int64_t num_blocks = pool_bytes / block_bytes;
   constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
   if (num_blocks < 2 || num_blocks > kMaxBlocks) {
     return InvalidField("kv_pool_bytes", absl::StrCat("room for 2 to ", kMaxBlocks, " blocks of ",
-                                                      *block_bytes, " bytes, not ", *pool_bytes));
+                                                      block_bytes, " bytes, not ", pool_bytes));
   }
   auto cache =
       KvCache::Create(*backend_, model_->config(), geometry, static_cast<int32_t>(num_blocks));
   if (absl::IsResourceExhausted(cache.status())) {
     return NoMemory(*backend_,
-                    absl::StrCat("a KV cache of ", *pool_bytes,
+                    absl::StrCat("a KV cache of ", pool_bytes,
                                  " bytes does not fit; lower kv_pool_bytes or kv_pool_fraction"),
                     cache.status());
   }
@@ -251,11 +244,10 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   const int64_t context = prepared.prompt_tokens() + prepared.request.stopping.max_tokens;
   RETURN_IF_ERROR(CheckPool(prepared.prompt_tokens() + 1, "the prompt and a token of the answer"));
   RETURN_IF_ERROR(CheckPool(context, "prompt and max_tokens together"));
-  auto place = queue_.Reserve(prepared.prompt_tokens(), prepared.request);
-  if (!place.ok()) return place.status();
+  ASSIGN_OR_RETURN(auto place, queue_.Reserve(prepared.prompt_tokens(), prepared.request));
 
   SequenceOptions sequence;
-  sequence.handle = place->handle();
+  sequence.handle = place.handle();
   sequence.prompt = std::move(prepared.prompt);
   sequence.attention = ResolveAttention(prepared.request.attention, info_.config);
   sequence.rope_factor = RopeFactor(info_.config, context);
@@ -273,8 +265,8 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
   // Hashing a long prompt's blocks happens here, on the caller's thread.
   auto made = std::make_unique<Sequence>(std::move(sequence), info_.config, cache_->geometry(),
                                          *tokenizer_);
-  RETURN_IF_ERROR(queue_.Join(*place, std::move(made)));
-  return place->handle();
+  RETURN_IF_ERROR(queue_.Join(place, std::move(made)));
+  return place.handle();
 }
 
 absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/batching/step_batch.h"
 #include "engine/request/request_validation.h"
 
@@ -31,8 +32,7 @@ absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, 
   while (rows.num_rows < most) {
     const int64_t next = backend.PaddedRows(rows.num_rows + 1);
     rows.num_rows = static_cast<int32_t>(std::min(next, most));
-    const absl::Status prefilled = run(rows, {.top_k = 40, .top_p = 0.9f});
-    if (!prefilled.ok()) return prefilled;
+    RETURN_IF_ERROR(run(rows, {.top_k = 40, .top_p = 0.9f}));
   }
 
   rows.position = rows.num_rows;
@@ -41,8 +41,7 @@ absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, 
   for (const AttentionChoice& choice :
        {AttentionChoice{}, AttentionChoice{.mode = AttentionMode::kFull}}) {
     ResolveAttention(choice, model.config()).ApplyTo(rows);
-    const absl::Status decoded = run(rows, {.temperature = 0.0f});
-    if (!decoded.ok()) return decoded;
+    RETURN_IF_ERROR(run(rows, {.temperature = 0.0f}));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "calibration/calibrator.h"
 #include "calibration/profiles/store/open_profile_store.h"
+#include "engine/base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "service/lifecycle_log.h"
 #include "service/process/descriptors.h"
@@ -109,9 +110,7 @@ absl::Status Lifecycle::ServeMetrics() {
   telemetry_.emplace(flags_.telemetry);
   collector_ = std::make_shared<StatusCollector>(*telemetry_);
   if (flags_.server.metrics_listen.empty()) return absl::OkStatus();
-  auto started = MetricsExposer::Start(flags_.server.metrics_listen, collector_);
-  if (!started.ok()) return started.status();
-  metrics_ = *std::move(started);
+  ASSIGN_OR_RETURN(metrics_, MetricsExposer::Start(flags_.server.metrics_listen, collector_));
   log_->Write(LogEvent(LogLevel::kInfo, "metrics_listening", "metrics on " + metrics_->url())
                   .Add("url", metrics_->url()));
   std::cout << "metrics on " << metrics_->url() << std::endl;
@@ -122,9 +121,7 @@ absl::Status Lifecycle::LoadEngine() {
   const Clock::time_point begin = Clock::now();
   const UsableCpus cpus = ReadUsableCpus();  // before some are left to steps
   LogTooManyThreads(cpus, flags_.engine.backend, *log_);
-  auto engine = Engine::Create(flags_.engine, &*telemetry_);
-  if (!engine.ok()) return engine.status();
-  engine_ = *std::move(engine);
+  ASSIGN_OR_RETURN(engine_, Engine::Create(flags_.engine, &*telemetry_));
   telemetry_->SetModel(engine_->info(), Clock::now() - begin);
   // The engine's threads are there, and may run on all CPUs.
   const absl::StatusOr<int> step_cpus = LeaveStepCpus(flags_.Gpus());
@@ -144,17 +141,17 @@ absl::Status Lifecycle::StartServer() {
   };
   call_log_.emplace(*log_);
   audit_log_.emplace(*log_);
-  auto started = Server::Start(
-      flags_.server,
-      {.engine = *engine_,
-       .profiles = profiles_.get(),
-       .calibrate = Calibrate,
-       .telemetry = [this](const SnapshotQuery& query) { return telemetry_->Snapshot(query); },
-       .call_observers = {&*call_log_, &*audit_log_, &*telemetry_},
-       .log = &*log_,
-       .limits = limits_.get()});
-  if (!started.ok()) return started.status();
-  server_ = *std::move(started);
+  ASSIGN_OR_RETURN(
+      server_,
+      Server::Start(
+          flags_.server,
+          {.engine = *engine_,
+           .profiles = profiles_.get(),
+           .calibrate = Calibrate,
+           .telemetry = [this](const SnapshotQuery& query) { return telemetry_->Snapshot(query); },
+           .call_observers = {&*call_log_, &*audit_log_, &*telemetry_},
+           .log = &*log_,
+           .limits = limits_.get()}));
   collector_->SetServer([this] { return server_->Status(); });
   std::cout << "listening on " << server_->address() << std::endl;
   return absl::OkStatus();

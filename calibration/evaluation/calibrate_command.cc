@@ -190,15 +190,13 @@ absl::Status CalibrateCommand::ReadSamples(const Engine& engine, CalibrationJob&
   std::vector<std::vector<int32_t>> documents;
   size_t tokens = 0;
   for (const std::string& path : texts) {
-    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(path);
-    if (!source.ok()) return source.status();
+    ASSIGN_OR_RETURN(const std::unique_ptr<TextSource> source, TextSource::Open(path));
     while (true) {
-      const absl::StatusOr<std::optional<std::string>> document = (*source)->Next();
-      if (!document.ok()) return document.status();
-      if (!document->has_value()) break;
-      if ((*document)->empty()) continue;
-      absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(**document);
-      if (!ids.ok()) return (*source)->InDocument(ids.status());
+      ASSIGN_OR_RETURN(const std::optional<std::string> document, source->Next());
+      if (!document.has_value()) break;
+      if (document->empty()) continue;
+      absl::StatusOr<std::vector<int32_t>> ids = engine.Tokenize(*document);
+      if (!ids.ok()) return source->InDocument(ids.status());
       tokens += ids->size();
       RETURN_IF_ERROR(CheckTextTokens(tokens));
       documents.push_back(*std::move(ids));
@@ -252,14 +250,14 @@ absl::StatusOr<CalibrationJob> CalibrateCommand::Job(const Engine& engine) const
 absl::Status CalibrateCommand::Write(const ProfileContent& content) const {
   using std::chrono::duration_cast;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const absl::StatusOr<std::string> text =
+  ASSIGN_OR_RETURN(
+      const std::string text,
       ProfileToJson({.name = name,
                      .version = 1,
                      .create_time_us = duration_cast<std::chrono::microseconds>(now).count(),
-                     .content = content});
-  if (!text.ok()) return text.status();
+                     .content = content}));
   std::ofstream file(output, std::ios::binary | std::ios::trunc);
-  file << *text;
+  file << text;
   file.close();
   if (!file) return absl::PermissionDeniedError(absl::StrCat("output: cannot write ", output));
   return absl::OkStatus();
@@ -267,33 +265,32 @@ absl::Status CalibrateCommand::Write(const ProfileContent& content) const {
 
 absl::Status CalibrateCommand::Run() const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  const absl::StatusOr<std::unique_ptr<Engine>> engine = StartEngine();
-  if (!engine.ok()) return engine.status();
-  const absl::StatusOr<CalibrationJob> job = Job(**engine);
-  if (!job.ok()) return job.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartEngine());
+  ASSIGN_OR_RETURN(const CalibrationJob job, Job(*engine));
 
   ProgressBar bar;
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const absl::StatusOr<CalibrationResult> result =
-      Calibrate(**engine, *job,
-                [&](const CalibrationProgress& progress) {
-                  const auto ms = [](double s) { return static_cast<int64_t>(1000.0 * s); };
-                  if (progress.seconds_left > 0.0) {
-                    bar.Show(ms(seconds()), ms(seconds() + progress.seconds_left));
-                  }
-                },
-                {});
-  if (!result.ok()) return result.status();
+  ASSIGN_OR_RETURN(const CalibrationResult result,
+                   Calibrate(*engine, job,
+                             [&](const CalibrationProgress& progress) {
+                               const auto ms = [](double s) {
+                                 return static_cast<int64_t>(1000.0 * s);
+                               };
+                               if (progress.seconds_left > 0.0) {
+                                 bar.Show(ms(seconds()), ms(seconds() + progress.seconds_left));
+                               }
+                             },
+                             {}));
   const CalibrationRun run = {.model = runtime.model_dir,
                               .text = absl::StrJoin(texts, " "),
-                              .backend = (*engine)->info().backend,
+                              .backend = engine->info().backend,
                               .output = output,
                               .seconds = seconds()};
-  RETURN_IF_ERROR(Write(result->content));
-  const std::string report = json ? CalibrationJson(run, *result) : CalibrationTable(run, *result);
+  RETURN_IF_ERROR(Write(result.content));
+  const std::string report = json ? CalibrationJson(run, result) : CalibrationTable(run, result);
   std::fputs(report.c_str(), stdout);
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/gguf_writer/gguf_export.h"
 
 namespace eta {
@@ -23,14 +24,12 @@ struct ExportGgufCommand {
   std::string dtype = "q8_0";
 
   absl::Status Run() const {
-    const auto checkpoint = Checkpoint::Open(model);
-    if (!checkpoint.ok()) return checkpoint.status();
-    const auto written = ExportGguf(*checkpoint, output, kTypes.at(dtype));
-    if (!written.ok()) return written.status();
+    ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
+    ASSIGN_OR_RETURN(const auto written, ExportGguf(checkpoint, output, kTypes.at(dtype)));
     std::printf("%s: %lld tensors, %llu bytes, of files %s\n", output.c_str(),
-                static_cast<long long>(written->num_tensors),
-                static_cast<unsigned long long>(written->bytes),
-                checkpoint->files_fingerprint().c_str());
+                static_cast<long long>(written.num_tensors),
+                static_cast<unsigned long long>(written.bytes),
+                checkpoint.files_fingerprint().c_str());
     return absl::OkStatus();
   }
 };

@@ -22,17 +22,15 @@ struct ImportCommand {
   std::string dtype = "native";
 
   absl::Status Run() const {
-    const auto checkpoint = Checkpoint::Open(model);
-    if (!checkpoint.ok()) return checkpoint.status();
-    const auto config = ParseModelConfig(checkpoint->config_json());
-    if (!config.ok()) return config.status();
-    RETURN_IF_ERROR(ValidateTensors(*config, checkpoint->tensors()));
-    if (checkpoint->index_metric() != nullptr) {
-      RETURN_IF_ERROR(ValidateIndexMetric(*config, *checkpoint->index_metric()));
+    ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
+    ASSIGN_OR_RETURN(const auto config, ParseModelConfig(checkpoint.config_json()));
+    RETURN_IF_ERROR(ValidateTensors(config, checkpoint.tensors()));
+    if (checkpoint.index_metric() != nullptr) {
+      RETURN_IF_ERROR(ValidateIndexMetric(config, *checkpoint.index_metric()));
     }
-    RETURN_IF_ERROR(WriteCheckpoint(*checkpoint, output, ParseDType(dtype)));
-    std::printf("%s: %zu tensors of files %s\n", output.c_str(), checkpoint->tensors().size(),
-                checkpoint->files_fingerprint().c_str());
+    RETURN_IF_ERROR(WriteCheckpoint(checkpoint, output, ParseDType(dtype)));
+    std::printf("%s: %zu tensors of files %s\n", output.c_str(), checkpoint.tensors().size(),
+                checkpoint.files_fingerprint().c_str());
     return absl::OkStatus();
   }
 };

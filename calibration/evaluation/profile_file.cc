@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_check.h"
+#include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -40,18 +41,14 @@ absl::Status AppendLayer(const nlohmann::json& layer, size_t heads, ThresholdPro
 }  // namespace
 
 absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path) {
-  const absl::StatusOr<InputFile> file = InputFile::Open(path, {.allow_writable_by_others = true});
-  if (!file.ok()) return file.status();
-  const absl::StatusOr<std::string> text = file->ReadAll(kMaxBytes);
-  if (!text.ok()) return text.status();
-  const absl::Status sound = CheckJson("profile", *text, {.max_bytes = kMaxBytes, .max_depth = 3});
-  if (!sound.ok()) return sound;
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path, {.allow_writable_by_others = true}));
+  ASSIGN_OR_RETURN(const std::string text, file.ReadAll(kMaxBytes));
+  RETURN_IF_ERROR(CheckJson("profile", text, {.max_bytes = kMaxBytes, .max_depth = 3}));
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidField("profile", "is not a JSON object");
   if (json.contains("format")) {
-    const absl::StatusOr<PortableProfile> exported = ProfileFromJson(*text);
-    if (!exported.ok()) return exported.status();
-    return *ThresholdProfileOf(exported->content, exported->name, exported->version);
+    ASSIGN_OR_RETURN(const PortableProfile exported, ProfileFromJson(text));
+    return *ThresholdProfileOf(exported.content, exported.name, exported.version);
   }
 
   for (const auto& [key, value] : json.items()) {
@@ -74,8 +71,7 @@ absl::StatusOr<ThresholdProfile> ReadProfileFile(const std::string& path) {
   profile.name = json["name"].get<std::string>();
   const nlohmann::json& layers = json["thresholds"];
   for (const nlohmann::json& layer : layers) {
-    const absl::Status appended = AppendLayer(layer, layers.front().size(), profile);
-    if (!appended.ok()) return appended;
+    RETURN_IF_ERROR(AppendLayer(layer, layers.front().size(), profile));
   }
   profile.num_query_heads = static_cast<int32_t>(layers.front().size());
   return profile;

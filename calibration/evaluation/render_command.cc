@@ -50,9 +50,8 @@ struct ChatLine {
 };
 
 absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
-  const auto tree = ParseStrictJson("chat", line, kMaxLineBytes, kMaxLineDepth);
-  if (!tree.ok()) return tree.status();
-  JsonFields fields(tree->root(), "");
+  ASSIGN_OR_RETURN(const auto tree, ParseStrictJson("chat", line, kMaxLineBytes, kMaxLineDepth));
+  JsonFields fields(tree.root(), "");
   Chat chat;
   const nlohmann::json& messages = fields.Array("messages");
   for (const nlohmann::json& entry : messages) {
@@ -65,7 +64,7 @@ absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
     chat.messages.push_back(std::move(made));
   }
   if (fields.Has("add_generation_prompt")) {
-    const nlohmann::json& flag = tree->root()["add_generation_prompt"];
+    const nlohmann::json& flag = tree.root()["add_generation_prompt"];
     if (fields.IsNull("add_generation_prompt") || !flag.is_boolean()) {
       fields.Fail("add_generation_prompt", "must be true or false");
     } else {
@@ -93,9 +92,8 @@ absl::StatusOr<RenderedChat> RenderLine(const ChatTemplate* common, const ChatLi
     return absl::InvalidArgumentError("template: either --template or one in each line");
   }
   if (common != nullptr) return common->Render(line.chat);
-  const auto own = ChatTemplate::Parse(*line.source, tokens);
-  if (!own.ok()) return own.status();
-  return (*own)->Render(line.chat);
+  ASSIGN_OR_RETURN(const auto own, ChatTemplate::Parse(*line.source, tokens));
+  return own->Render(line.chat);
 }
 
 nlohmann::json Answer(const absl::StatusOr<RenderedChat>& rendered) {
@@ -111,15 +109,12 @@ nlohmann::json Answer(const absl::StatusOr<RenderedChat>& rendered) {
 absl::Status RenderCommand::Run() const {
   std::unique_ptr<ChatTemplate> common;
   if (!template_file.empty()) {
-    auto read = ReadTemplate(template_file, tokens);
-    if (!read.ok()) return read.status();
-    common = *std::move(read);
+    ASSIGN_OR_RETURN(common, ReadTemplate(template_file, tokens));
   }
   std::string line;
   while (std::getline(std::cin, line)) {
-    const auto parsed = ParseLine(line);
-    if (!parsed.ok()) return parsed.status();
-    std::printf("%s\n", Answer(RenderLine(common.get(), *parsed, tokens)).dump().c_str());
+    ASSIGN_OR_RETURN(const auto parsed, ParseLine(line));
+    std::printf("%s\n", Answer(RenderLine(common.get(), parsed, tokens)).dump().c_str());
   }
   return absl::OkStatus();
 }

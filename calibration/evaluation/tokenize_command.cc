@@ -56,23 +56,19 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const TokenizeCommand& command) {
-  auto contents = ReadAll(command.tokenizer);
-  if (!contents.ok()) return contents.status();
+  ASSIGN_OR_RETURN(auto contents, ReadAll(command.tokenizer));
   TokenizerFiles files;
   ModelConfig config;
   config.vocab_size = static_cast<int32_t>(kMaxPieces);  // of a model that has room for all ids
   if (!command.chat_template.empty()) {
-    auto chat_template = ReadAll(command.chat_template);
-    if (!chat_template.ok()) return chat_template.status();
-    files.chat_template = *std::move(chat_template);
+    ASSIGN_OR_RETURN(files.chat_template, ReadAll(command.chat_template));
   }
   if (command.tokenizer.ends_with(".json")) {
-    files.tokenizer_json = *std::move(contents);
+    files.tokenizer_json = std::move(contents);
   } else {
-    const auto table = ParsePieceTable(*contents);
-    if (!table.ok()) return table.status();
-    config.vocab_size = static_cast<int32_t>(table->pieces.size());
-    files.sentencepiece_model = *std::move(contents);
+    ASSIGN_OR_RETURN(const auto table, ParsePieceTable(contents));
+    config.vocab_size = static_cast<int32_t>(table.pieces.size());
+    files.sentencepiece_model = std::move(contents);
   }
   return Tokenizer::Load(files, config);
 }
@@ -85,18 +81,15 @@ std::string ReadBack(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
 }
 
 absl::Status TokenizeCommand::Run() const {
-  const auto source = TextSource::Open(text);
-  if (!source.ok()) return source.status();
-  const auto loaded = LoadTokenizer(*this);
-  if (!loaded.ok()) return loaded.status();
+  ASSIGN_OR_RETURN(const auto source, TextSource::Open(text));
+  ASSIGN_OR_RETURN(const auto loaded, LoadTokenizer(*this));
   for (;;) {
-    const auto document = (*source)->Next();
-    if (!document.ok()) return document.status();
-    if (!*document) return absl::OkStatus();
-    const auto ids = (*loaded)->Encode(**document, add_bos, parse_special);
-    if (!ids.ok()) return (*source)->InDocument(ids.status());
+    ASSIGN_OR_RETURN(const auto document, source->Next());
+    if (!document) return absl::OkStatus();
+    const auto ids = loaded->Encode(*document, add_bos, parse_special);
+    if (!ids.ok()) return source->InDocument(ids.status());
     const std::string line =
-        decode ? nlohmann::json(ReadBack(**loaded, *ids)).dump(-1, ' ', /*ensure_ascii=*/true)
+        decode ? nlohmann::json(ReadBack(*loaded, *ids)).dump(-1, ' ', /*ensure_ascii=*/true)
                : absl::StrCat("[", absl::StrJoin(*ids, ","), "]");
     std::puts(line.c_str());
   }

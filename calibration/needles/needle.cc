@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/base/status_macros.h"
+
 namespace eta {
 namespace {
 
@@ -12,13 +14,11 @@ void Append(std::vector<int32_t>& tokens, std::span<const int32_t> more) {
 }  // namespace
 
 absl::StatusOr<Needle> SentenceNeedle(const NamedNumber& named, const TokenizeText& tokenize) {
-  auto statement = tokenize(NeedleSentence(named));
-  if (!statement.ok()) return statement.status();
-  const absl::StatusOr<QuestionTokens> question =
-      TokenizeQuestion(tokenize, NeedleQuestion(named.name), named.number);
-  if (!question.ok()) return question.status();
-  Needle needle = QuestionNeedle(*question);
-  needle.statement = *std::move(statement);
+  ASSIGN_OR_RETURN(auto statement, tokenize(NeedleSentence(named)));
+  ASSIGN_OR_RETURN(const QuestionTokens question,
+                   TokenizeQuestion(tokenize, NeedleQuestion(named.name), named.number));
+  Needle needle = QuestionNeedle(question);
+  needle.statement = std::move(statement);
   return needle;
 }
 

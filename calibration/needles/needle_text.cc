@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -60,13 +61,11 @@ std::string NeedleQuestion(const std::string& name) {
 absl::StatusOr<QuestionTokens> TokenizeQuestion(const TokenizeText& tokenize,
                                                 const std::string& question,
                                                 const std::string& answer) {
-  auto whole = tokenize(absl::StrCat(question, " ", answer));
-  if (!whole.ok()) return whole.status();
-  const auto alone = tokenize(question);
-  if (!alone.ok()) return alone.status();
-  const auto [part, ignored] = std::ranges::mismatch(*whole, *alone);
-  const auto at = static_cast<size_t>(part - whole->begin());
-  return QuestionTokens{.tokens = *std::move(whole), .answer = at};
+  ASSIGN_OR_RETURN(auto whole, tokenize(absl::StrCat(question, " ", answer)));
+  ASSIGN_OR_RETURN(const auto alone, tokenize(question));
+  const auto [part, ignored] = std::ranges::mismatch(whole, alone);
+  const auto at = static_cast<size_t>(part - whole.begin());
+  return QuestionTokens{.tokens = std::move(whole), .answer = at};
 }
 
 size_t SentenceEnd(const Tokenizer& tokenizer, std::span<const int32_t> text, size_t place) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/random.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -22,19 +23,17 @@ class WindowMaker {
       : text_(text), tokenizer_(tokenizer), options_(options) {}
 
   absl::StatusOr<NeedleWindow> Next(int32_t index) {
-    const absl::StatusOr<std::vector<Needle>> needles = Needles();
-    if (!needles.ok()) return needles.status();
+    ASSIGN_OR_RETURN(const std::vector<Needle> needles, Needles());
     const double step = 1.0 / options_.keys;
     // Where the asked one lies moves from window to window; the others are spread around it.
     const double asked_depth = (index + 0.5) / options_.windows;
-    const Needle& asked = (*needles)[static_cast<size_t>(asked_depth / step)];
-    const absl::StatusOr<size_t> room = RoomBeside(*needles, asked);
-    if (!room.ok()) return room.status();
-    const std::vector<int32_t> filler = TextFrom(text_, at_, *room);
-    at_ = (at_ + *room) % text_.size();
+    const Needle& asked = needles[static_cast<size_t>(asked_depth / step)];
+    ASSIGN_OR_RETURN(const size_t room, RoomBeside(needles, asked));
+    const std::vector<int32_t> filler = TextFrom(text_, at_, room);
+    at_ = (at_ + room) % text_.size();
     std::vector<PlacedNeedle> placed;
     size_t done = 0;
-    for (const Needle& needle : *needles) {
+    for (const Needle& needle : needles) {
       const double depth =
           &needle == &asked ? asked_depth : (static_cast<double>(placed.size()) + 0.5) * step;
       const auto wanted = static_cast<size_t>(depth * static_cast<double>(filler.size()));
@@ -49,9 +48,8 @@ class WindowMaker {
     std::vector<Needle> needles;
     const auto below = [this](uint64_t limit) { return Below(limit); };
     for (const NamedNumber& drawn : DrawNamedNumbers(options_.keys, below)) {
-      absl::StatusOr<Needle> needle = SentenceNeedle(drawn, TokenizeBy(tokenizer_));
-      if (!needle.ok()) return needle.status();
-      needles.push_back(*std::move(needle));
+      ASSIGN_OR_RETURN(Needle needle, SentenceNeedle(drawn, TokenizeBy(tokenizer_)));
+      needles.push_back(std::move(needle));
     }
     return needles;
   }
@@ -90,9 +88,8 @@ absl::StatusOr<std::vector<NeedleWindow>> MakeNeedleWindows(std::span<const int3
   WindowMaker maker(text, tokenizer, options);
   std::vector<NeedleWindow> windows;
   for (int32_t i = 0; i < options.windows; ++i) {
-    absl::StatusOr<NeedleWindow> window = maker.Next(i);
-    if (!window.ok()) return window.status();
-    windows.push_back(*std::move(window));
+    ASSIGN_OR_RETURN(NeedleWindow window, maker.Next(i));
+    windows.push_back(std::move(window));
   }
   return windows;
 }

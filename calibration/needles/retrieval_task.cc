@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/needles/needle_text.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -100,16 +101,14 @@ absl::StatusOr<TaskTokens> TokenizeTask(const RetrievalTask& task, const Tokeniz
   TaskTokens tokens;
   const TokenizeText tokenize = TokenizeBy(tokenizer);
   for (const std::string& sentence : task.sentences) {
-    auto statement = tokenize(sentence);
-    if (!statement.ok()) return statement.status();
-    tokens.count += statement->size();
-    tokens.needles.push_back({.statement = *std::move(statement), .question = {}, .answer = {}});
+    ASSIGN_OR_RETURN(auto statement, tokenize(sentence));
+    tokens.count += statement.size();
+    tokens.needles.push_back({.statement = std::move(statement), .question = {}, .answer = {}});
   }
   for (const RetrievalQuestion& asked : task.questions) {
-    auto question = TokenizeQuestion(tokenize, asked.question, asked.answer);
-    if (!question.ok()) return question.status();
-    tokens.count += question->tokens.size();
-    tokens.questions.push_back(*std::move(question));
+    ASSIGN_OR_RETURN(auto question, TokenizeQuestion(tokenize, asked.question, asked.answer));
+    tokens.count += question.tokens.size();
+    tokens.questions.push_back(std::move(question));
   }
   return tokens;
 }

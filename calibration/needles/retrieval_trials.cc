@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -16,9 +17,8 @@ absl::StatusOr<NeedleWindow> RetrievalTrials::Make(RetrievalKind kind, int32_t n
               static_cast<uint64_t>(number) * kRetrievalKinds + static_cast<uint64_t>(kind));
   RetrievalTask task = MakeRetrievalTask(kind, kMostKeys, draws);
   task.questions.resize(1);
-  const absl::StatusOr<TaskTokens> tokens = TokenizeTask(task, tokenizer_);
-  if (!tokens.ok()) return tokens.status();
-  const size_t taken = tokenizer_.beginning().size() + tokens->count;
+  ASSIGN_OR_RETURN(const TaskTokens tokens, TokenizeTask(task, tokenizer_));
+  const size_t taken = tokenizer_.beginning().size() + tokens.count;
   if (taken >= length_) {
     return InvalidField("context", absl::StrCat("a retrieval task takes ", taken, " tokens"));
   }
@@ -26,8 +26,8 @@ absl::StatusOr<NeedleWindow> RetrievalTrials::Make(RetrievalKind kind, int32_t n
   std::vector<int32_t> filler =
       TextFrom(text_, static_cast<size_t>(draws.Below(text_.size())), length_ - taken);
   filler.resize(SentenceEnd(tokenizer_, filler, filler.size()));
-  return MakeNeedleWindow(filler, PlaceNeedles(tokens->needles, filler, tokenizer_, draws),
-                          QuestionNeedle(tokens->questions.front()), tokenizer_.beginning());
+  return MakeNeedleWindow(filler, PlaceNeedles(tokens.needles, filler, tokenizer_, draws),
+                          QuestionNeedle(tokens.questions.front()), tokenizer_.beginning());
 }
 
 }  // namespace eta

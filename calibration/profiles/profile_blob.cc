@@ -263,9 +263,7 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
   out.Text(record.request_id);
   out.Text(record.payload_digest);
   WriteContent(record.content, out);
-  absl::StatusOr<std::string> checksum = Sha256Hex(out.bytes());
-  if (!checksum.ok()) return checksum.status();
-  record.checksum = *std::move(checksum);
+  ASSIGN_OR_RETURN(record.checksum, Sha256Hex(out.bytes()));
   out.Raw(record.checksum);
   return std::move(out.bytes());
 }
@@ -273,9 +271,8 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
 absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   if (bytes.size() < kMagic.size() + sizeof(int32_t) + kChecksumBytes) return Corrupt("is cut off");
   const std::string_view body = bytes.substr(0, bytes.size() - kChecksumBytes);
-  const absl::StatusOr<std::string> checksum = Sha256Hex(body);
-  if (!checksum.ok()) return checksum.status();
-  if (body.substr(0, kMagic.size()) != kMagic || bytes.substr(body.size()) != *checksum) {
+  ASSIGN_OR_RETURN(const std::string checksum, Sha256Hex(body));
+  if (body.substr(0, kMagic.size()) != kMagic || bytes.substr(body.size()) != checksum) {
     return Corrupt("fails its checksum");
   }
   Reader in(body.substr(kMagic.size()));
@@ -306,7 +303,7 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
                        .request_id = std::move(request_id),
                        .payload_digest = std::move(payload_digest),
                        .content = {},
-                       .checksum = *checksum};
+                       .checksum = checksum};
   if (!ReadContent(in, record.content) || !in.AtEnd()) {
     return Corrupt("is not encoded as it should be");
   }

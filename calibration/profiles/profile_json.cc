@@ -300,8 +300,7 @@ void ReadHeader(JsonFields& fields, PortableProfile& profile) {
 
 absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   const ProfileContent& content = profile.content;
-  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
-  if (!digest.ok()) return digest.status();
+  ASSIGN_OR_RETURN(const std::string digest, ProfileContentDigest(content));
   RETURN_IF_ERROR(CheckProfileName("name", profile.name));
   if (profile.version < 1) return InvalidField("version", "must be at least 1");
   if (profile.create_time_us < 0) return InvalidField("create_time_us", "must not be negative");
@@ -352,15 +351,15 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   } else {
     Write(content.z_per_head, content.geometry, json);
   }
-  json.Key("content_sha256").Value(*digest);
+  json.Key("content_sha256").Value(digest);
   json.End();
   return json.Release() + "\n";
 }
 
 absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
-  const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
-  if (!tree.ok()) return tree.status();
-  const Json& json = tree->root();
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth));
+  const Json& json = tree.root();
   RETURN_IF_ERROR(CheckHeader(json));
   JsonFields fields(json, "");
   PortableProfile profile;
@@ -398,16 +397,15 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
     if (!status.ok()) return status;
   }
   RETURN_IF_ERROR(CheckProfileName("name", profile.name));
-  const absl::StatusOr<std::string> digest = ProfileContentDigest(content);
-  if (!digest.ok()) return digest.status();
-  if (*digest != wanted) return InvalidField("content_sha256", "does not match the contents");
+  ASSIGN_OR_RETURN(const std::string digest, ProfileContentDigest(content));
+  if (digest != wanted) return InvalidField("content_sha256", "does not match the contents");
   return profile;
 }
 
 absl::StatusOr<PortableProfile> HeaderFromJson(std::string_view text) {
-  const auto tree = ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth);
-  if (!tree.ok()) return tree.status();
-  JsonFields fields(tree->root(), "");
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson("profile", text, kMaxProfileJsonBytes, kMaxDepth));
+  JsonFields fields(tree.root(), "");
   PortableProfile profile;
   ReadHeader(fields, profile);
   RETURN_IF_ERROR(fields.status());

@@ -159,8 +159,7 @@ absl::StatusOr<FrozenThreshold> SolveFrozenThreshold(const HeadScores& scores,
     return Refuse("NO_SCORES", layer, head, "no row was collected");
   }
   if (!options.density) {
-    absl::Status status = CheckGate(scores, curve.total(), layer, head);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckGate(scores, curve.total(), layer, head));
   }
   const double target = options.density.value_or(std::min(scores.mean_gate(), 1.0));
   const double root = Bisect(curve, bins, options.beta, target);
@@ -179,10 +178,10 @@ absl::StatusOr<std::vector<FrozenThreshold>> SolveFrozenThresholds(const ScoreHi
   std::vector<FrozenThreshold> thresholds;
   for (int32_t layer = 0; layer < histogram.num_layers(); ++layer) {
     for (int32_t head = 0; head < histogram.num_query_heads(); ++head) {
-      const absl::StatusOr<FrozenThreshold> solved =
-          SolveFrozenThreshold(histogram.head(layer, head), histogram.bins(), options, layer, head);
-      if (!solved.ok()) return solved.status();
-      thresholds.push_back(*solved);
+      ASSIGN_OR_RETURN(const FrozenThreshold solved,
+                       SolveFrozenThreshold(histogram.head(layer, head), histogram.bins(), options,
+                                            layer, head));
+      thresholds.push_back(solved);
     }
   }
   return thresholds;

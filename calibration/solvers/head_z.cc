@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/solvers/target_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -121,11 +122,10 @@ absl::StatusOr<std::vector<HeadZ>> SolveHeadZ(const HeadZStatistics& statistics,
   std::vector<HeadZ> solved;
   for (int32_t layer = 0; layer < statistics.num_layers(); ++layer) {
     for (int32_t head = 0; head < statistics.num_query_heads(); ++head) {
-      const absl::StatusOr<HeadZ> z =
-          Smallest(statistics.head(layer, head), recall,
-                   {{"layer", absl::StrCat(layer)}, {"head", absl::StrCat(head)}});
-      if (!z.ok()) return z.status();
-      solved.push_back(*z);
+      ASSIGN_OR_RETURN(const HeadZ z,
+                       Smallest(statistics.head(layer, head), recall,
+                                {{"layer", absl::StrCat(layer)}, {"head", absl::StrCat(head)}}));
+      solved.push_back(z);
     }
   }
   return solved;

@@ -83,10 +83,9 @@ class Search {
   }
 
   absl::Status Measure(double shift) {
-    const absl::StatusOr<double> value = measure_(shift);
-    if (!value.ok()) return value.status();
-    points_.push_back({shift, *value});
-    (level_.Below(*value) ? low_ : high_) = points_.back();
+    ASSIGN_OR_RETURN(const double value, measure_(shift));
+    points_.push_back({shift, value});
+    (level_.Below(value) ? low_ : high_) = points_.back();
     return absl::OkStatus();
   }
 
@@ -170,12 +169,11 @@ absl::StatusOr<ShiftResult> SolvePerplexityShift(double full_perplexity,
   }
   RETURN_IF_ERROR(CheckSearch(search));
   const MeasureShift increase = [&](double shift) -> absl::StatusOr<double> {
-    const absl::StatusOr<double> perplexity = measure(shift);
-    if (!perplexity.ok()) return perplexity.status();
-    if (!(*perplexity >= 1.0)) {
-      return absl::InternalError(absl::StrCat("perplexity: measured ", *perplexity));
+    ASSIGN_OR_RETURN(const double perplexity, measure(shift));
+    if (!(perplexity >= 1.0)) {
+      return absl::InternalError(absl::StrCat("perplexity: measured ", perplexity));
     }
-    return (*perplexity / full_perplexity - 1.0) * 100.0;
+    return (perplexity / full_perplexity - 1.0) * 100.0;
   };
   const Level level = {.level = max_increase_percent, .falling = false, .tolerance = {}};
   Search found(search, level, increase);

@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/sha256.h"
+#include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
@@ -110,8 +111,7 @@ absl::StatusOr<std::string> InputFile::ReadAll(uint64_t max_bytes) const {
         absl::StrCat("file ", Quoted(name_), " is over ", max_bytes, " bytes"));
   }
   std::string bytes(size_, '\0');
-  const absl::Status status = ReadAt(0, std::as_writable_bytes(std::span(bytes)));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadAt(0, std::as_writable_bytes(std::span(bytes))));
   return bytes;
 }
 
@@ -120,8 +120,7 @@ absl::StatusOr<std::string> InputFile::Sha256Hex() const {
   std::vector<std::byte> chunk(std::min(size_, kChunkBytes));
   for (uint64_t offset = 0; offset < size_; offset += kChunkBytes) {
     const std::span part = std::span(chunk).first(std::min(size_ - offset, kChunkBytes));
-    const absl::Status status = ReadAt(offset, part);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ReadAt(offset, part));
     hash.Update({reinterpret_cast<const char*>(part.data()), part.size()});
   }
   return hash.Hex();

@@ -81,10 +81,9 @@ absl::Status OutputFile::Commit() {
 }
 
 absl::Status WriteWholeFile(const std::string& path, std::string_view text) {
-  absl::StatusOr<OutputFile> file = OutputFile::Create(path);
-  if (!file.ok()) return file.status();
-  RETURN_IF_ERROR(file->Write(text));
-  return file->Commit();
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+  RETURN_IF_ERROR(file.Write(text));
+  return file.Commit();
 }
 
 absl::Status SyncFolder(const std::string& folder) {

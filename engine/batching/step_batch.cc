@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
@@ -28,8 +29,7 @@ void StepBatch::AddUnknown(const SequenceRows& rows) {
 }
 
 absl::Status StepBatch::Run(std::span<RowLogits> logits, ForwardOutputs outputs) {
-  const absl::Status forward = Forward(outputs);
-  if (!forward.ok()) return forward;
+  RETURN_IF_ERROR(Forward(outputs));
   Draw(logits);
   return Finish();
 }

@@ -64,10 +64,9 @@ absl::StatusOr<Value> Messages(jinja::Heap& heap, const std::vector<ChatMessage>
 // Values die before the heap that counts them.
 absl::StatusOr<RenderedChat> RenderIn(jinja::Heap& heap, const jinja::Program& program,
                                       const ChatTemplate::Tokens& tokens, const Chat& chat) {
-  auto messages = Messages(heap, chat.messages);
-  if (!messages.ok()) return messages.status();
+  ASSIGN_OR_RETURN(auto messages, Messages(heap, chat.messages));
   jinja::Variables variables = {
-      {"messages", *std::move(messages)},
+      {"messages", std::move(messages)},
       {"add_generation_prompt", Value::Boolean(chat.add_generation_prompt)},
       {"bos_token", jinja::MakeOwnText(heap, tokens.bos)},
       {"eos_token", jinja::MakeOwnText(heap, tokens.eos)},
@@ -77,10 +76,10 @@ absl::StatusOr<RenderedChat> RenderIn(jinja::Heap& heap, const jinja::Program& p
   variables.emplace_back("tools", Value::None());
   variables.emplace_back("documents", Value::None());
   if (!chat.variables_json.empty()) {
-    const auto others = jinja::ParseVariables(heap, chat.variables_json, Limits::kVariablesBytes,
-                                              Limits::kVariablesDepth);
-    if (!others.ok()) return others.status();
-    for (const auto& [name, value] : *others) {
+    ASSIGN_OR_RETURN(const auto others,
+                     jinja::ParseVariables(heap, chat.variables_json, Limits::kVariablesBytes,
+                                           Limits::kVariablesDepth));
+    for (const auto& [name, value] : others) {
       const auto is_name = [&name = name](const auto& entry) { return entry.first == name; };
       const auto end = variables.begin() + static_cast<std::ptrdiff_t>(own);
       if (std::find_if(variables.begin(), end, is_name) != end) {
@@ -108,9 +107,8 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_vi
     }
     RETURN_IF_ERROR(CheckUtf8(tokens.bos, "chat template: bos_token"));
     RETURN_IF_ERROR(CheckUtf8(tokens.eos, "chat template: eos_token"));
-    auto program = jinja::Compile(source);
-    if (!program.ok()) return program.status();
-    return std::unique_ptr<ChatTemplate>(new ChatTemplate(*std::move(program), std::move(tokens)));
+    ASSIGN_OR_RETURN(auto program, jinja::Compile(source));
+    return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(program), std::move(tokens)));
   });
 }
 

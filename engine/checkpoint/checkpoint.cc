@@ -146,16 +146,15 @@ class ShardIndexReader : public nlohmann::json_sax<Json> {
 absl::Status CheckFile(const InputFile& file, const std::string& name,
                        const CheckpointOptions& options,
                        std::map<std::string, std::string>& sha256) {
-  const auto digest = file.Sha256Hex();
-  if (!digest.ok()) return digest.status();
-  sha256[name] = *digest;
+  ASSIGN_OR_RETURN(const auto digest, file.Sha256Hex());
+  sha256[name] = digest;
   if (options.expected_sha256.empty()) return absl::OkStatus();
   const auto expected = options.expected_sha256.find(name);
   if (expected == options.expected_sha256.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("file ", Quoted(name), " is not on the list of expected SHA-256 digests"));
   }
-  if (absl::AsciiStrToLower(expected->second) != *digest) {
+  if (absl::AsciiStrToLower(expected->second) != digest) {
     return absl::FailedPreconditionError(
         absl::StrCat("file ", Quoted(name), " does not have the expected SHA-256 digest"));
   }
@@ -165,8 +164,7 @@ absl::Status CheckFile(const InputFile& file, const std::string& name,
 }  // namespace
 
 absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_view text) {
-  const absl::Status valid = CheckJson("shard index", text, {kMaxIndexBytes, 4});
-  if (!valid.ok()) return valid;
+  RETURN_IF_ERROR(CheckJson("shard index", text, {kMaxIndexBytes, 4}));
   ShardIndexReader reader;
   if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -179,10 +177,10 @@ absl::StatusOr<std::map<std::string, std::string>> ParseShardIndex(std::string_v
 }
 
 absl::StatusOr<std::optional<std::string>> ParseChatTemplate(std::string_view tokenizer_config) {
-  const auto tree = ParseStrictJson(kTokenizerConfig, tokenizer_config, kMaxTokenizerConfigBytes,
-                                    kMaxTokenizerConfigDepth);
-  if (!tree.ok()) return tree.status();
-  const Json& root = tree->root();
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson(kTokenizerConfig, tokenizer_config, kMaxTokenizerConfigBytes,
+                                   kMaxTokenizerConfigDepth));
+  const Json& root = tree.root();
   const auto found = root.find("chat_template");
   if (found == root.end() || found->is_null()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();
@@ -220,18 +218,16 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const s
                                                 const CheckpointOptions& options) {
   RETURN_IF_ERROR(
       CheckFolder(fs::path(path).parent_path(), "the folder of the checkpoint's file", path));
-  auto file = GgufFile::Open(path);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(auto file, GgufFile::Open(path));
   Checkpoint checkpoint;
-  RETURN_IF_ERROR(CheckFile(file->file(), name, options, checkpoint.sha256_));
-  checkpoint.config_json_ = file->texts().config_json;
-  checkpoint.tokenizer_files_ = file->texts().tokenizer_files;
-  checkpoint.generation_config_json_ = file->texts().generation_config_json;
-  checkpoint.tensors_ = file->tensors();
-  const auto tensors = file->TensorsSha256();
-  if (!tensors.ok()) return tensors.status();
-  checkpoint.weights_.weights = {*tensors};
-  checkpoint.gguf_ = std::make_unique<const GgufFile>(*std::move(file));
+  RETURN_IF_ERROR(CheckFile(file.file(), name, options, checkpoint.sha256_));
+  checkpoint.config_json_ = file.texts().config_json;
+  checkpoint.tokenizer_files_ = file.texts().tokenizer_files;
+  checkpoint.generation_config_json_ = file.texts().generation_config_json;
+  checkpoint.tensors_ = file.tensors();
+  ASSIGN_OR_RETURN(const auto tensors, file.TensorsSha256());
+  checkpoint.weights_.weights = {tensors};
+  checkpoint.gguf_ = std::make_unique<const GgufFile>(std::move(file));
   if (!checkpoint.gguf_->index_metric_tensors().empty()) {
     checkpoint.index_metric_ = std::make_unique<const GgufIndexMetric>(*checkpoint.gguf_);
   }
@@ -257,9 +253,7 @@ class Checkpoint::FolderReader {
       : root_(std::move(root)), options_(options), checkpoint_(checkpoint) {}
 
   absl::Status ReadTexts() {
-    auto config = ReadText(kConfig, kMaxConfigBytes);
-    if (!config.ok()) return config.status();
-    checkpoint_.config_json_ = *std::move(config);
+    ASSIGN_OR_RETURN(checkpoint_.config_json_, ReadText(kConfig, kMaxConfigBytes));
     TokenizerFiles& tokenizer = checkpoint_.tokenizer_files_;
     RETURN_IF_ERROR(ReadOptional(kTokenizer, kMaxTokenizerBytes, tokenizer.tokenizer_json));
     if (!tokenizer.tokenizer_json) {
@@ -270,9 +264,8 @@ class Checkpoint::FolderReader {
         ReadOptional(kTokenizerConfig, kMaxTokenizerConfigBytes, tokenizer.tokenizer_config_json));
     RETURN_IF_ERROR(ReadOptional(kChatTemplate, kMaxChatTemplateBytes, tokenizer.chat_template));
     if (!tokenizer.chat_template && tokenizer.tokenizer_config_json) {
-      auto found = ParseChatTemplate(*tokenizer.tokenizer_config_json);
-      if (!found.ok()) return found.status();
-      tokenizer.chat_template = *std::move(found);
+      ASSIGN_OR_RETURN(tokenizer.chat_template,
+                       ParseChatTemplate(*tokenizer.tokenizer_config_json));
     }
     return ReadOptional(kGenerationConfig, kMaxConfigBytes, checkpoint_.generation_config_json_);
   }
@@ -295,9 +288,8 @@ class Checkpoint::FolderReader {
       return absl::InvalidArgumentError(
           absl::StrCat("shard index gives tensors to file ", Quoted(kIndexMetric)));
     }
-    auto opened = OpenTensors(kIndexMetric);
-    if (!opened.ok()) return opened.status();
-    checkpoint_.index_metric_ = std::make_unique<const SafetensorsFile>(*std::move(opened));
+    ASSIGN_OR_RETURN(auto opened, OpenTensors(kIndexMetric));
+    checkpoint_.index_metric_ = std::make_unique<const SafetensorsFile>(std::move(opened));
     checkpoint_.weights_.index_metric = checkpoint_.sha256_.at(kIndexMetric);
     return absl::OkStatus();
   }
@@ -312,9 +304,8 @@ class Checkpoint::FolderReader {
     std::optional<std::string> import_record;
     RETURN_IF_ERROR(ReadOptional(kImportRecordFile, kMaxConfigBytes, import_record));
     if (!import_record) return absl::OkStatus();
-    auto record = ParseImportRecord(*import_record);
-    if (!record.ok()) return record.status();
-    if (record->written == weights) weights = std::move(record->read);
+    ASSIGN_OR_RETURN(auto record, ParseImportRecord(*import_record));
+    if (record.written == weights) weights = std::move(record.read);
     return absl::OkStatus();
   }
 
@@ -325,13 +316,10 @@ class Checkpoint::FolderReader {
   }
 
   absl::StatusOr<std::string> ReadText(const std::string& name, uint64_t max_bytes) {
-    const auto path = Locate(root_, name);
-    if (!path.ok()) return path.status();
-    const auto file = InputFile::Open(*path);
-    if (!file.ok()) return file.status();
-    auto text = file->ReadAll(max_bytes);
-    if (!text.ok()) return text.status();
-    RETURN_IF_ERROR(CheckFile(*file, name, options_, checkpoint_.sha256_));
+    ASSIGN_OR_RETURN(const auto path, Locate(root_, name));
+    ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
+    ASSIGN_OR_RETURN(auto text, file.ReadAll(max_bytes));
+    RETURN_IF_ERROR(CheckFile(file, name, options_, checkpoint_.sha256_));
     return text;
   }
 
@@ -339,18 +327,14 @@ class Checkpoint::FolderReader {
   absl::Status ReadOptional(const std::string& name, uint64_t max_bytes,
                             std::optional<std::string>& text) {
     if (!Has(name)) return absl::OkStatus();
-    auto read = ReadText(name, max_bytes);
-    if (!read.ok()) return read.status();
-    text = *std::move(read);
+    ASSIGN_OR_RETURN(text, ReadText(name, max_bytes));
     return absl::OkStatus();
   }
 
   absl::StatusOr<SafetensorsFile> OpenTensors(const std::string& name) {
-    const auto path = Locate(root_, name);
-    if (!path.ok()) return path.status();
-    auto file = SafetensorsFile::Open(*path);
-    if (!file.ok()) return file.status();
-    RETURN_IF_ERROR(CheckFile(file->file(), name, options_, checkpoint_.sha256_));
+    ASSIGN_OR_RETURN(const auto path, Locate(root_, name));
+    ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
+    RETURN_IF_ERROR(CheckFile(file.file(), name, options_, checkpoint_.sha256_));
     return file;
   }
 
@@ -360,11 +344,8 @@ class Checkpoint::FolderReader {
     if (fs::exists(root_ / kSingleFile, error) || !fs::exists(root_ / kIndex, error)) {
       return absl::OkStatus();
     }
-    const auto text = ReadText(kIndex, kMaxIndexBytes);
-    if (!text.ok()) return text.status();
-    auto parsed = ParseShardIndex(*text);
-    if (!parsed.ok()) return parsed.status();
-    index_ = *std::move(parsed);
+    ASSIGN_OR_RETURN(const auto text, ReadText(kIndex, kMaxIndexBytes));
+    ASSIGN_OR_RETURN(index_, ParseShardIndex(text));
     shards_.clear();
     for (const auto& entry : index_) shards_.insert(entry.second);
     if (shards_.size() > kMaxShards) {
@@ -374,9 +355,8 @@ class Checkpoint::FolderReader {
   }
 
   absl::Status AddShard(const std::string& shard) {
-    auto opened = OpenTensors(shard);
-    if (!opened.ok()) return opened.status();
-    checkpoint_.files_.push_back(*std::move(opened));
+    ASSIGN_OR_RETURN(auto opened, OpenTensors(shard));
+    checkpoint_.files_.push_back(std::move(opened));
     const size_t file = checkpoint_.files_.size() - 1;
     for (const auto& [name, info] : checkpoint_.files_[file].tensors()) {
       if (!index_.empty()) {
@@ -415,15 +395,12 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
 absl::Status Checkpoint::SetFingerprints() {
   std::string digests;
   for (const auto& [name, digest] : sha256_) absl::StrAppend(&digests, digest, "  ", name, "\n");
-  const auto fingerprint = Sha256Hex(digests);
-  if (!fingerprint.ok()) return fingerprint.status();
-  files_fingerprint_ = *fingerprint;
+  ASSIGN_OR_RETURN(files_fingerprint_, Sha256Hex(digests));
   const TokenizerFiles& files = tokenizer_files_;
-  const auto tokenizer = Sha256Hex(files.tokenizer_json        ? *files.tokenizer_json
-                                   : files.sentencepiece_model ? *files.sentencepiece_model
-                                                               : std::string_view());
-  if (!tokenizer.ok()) return tokenizer.status();
-  tokenizer_fingerprint_ = *tokenizer;
+  ASSIGN_OR_RETURN(tokenizer_fingerprint_,
+                   Sha256Hex(files.tokenizer_json        ? *files.tokenizer_json
+                             : files.sentencepiece_model ? *files.sentencepiece_model
+                                                         : std::string_view()));
   return absl::OkStatus();
 }
 
@@ -437,9 +414,8 @@ absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& nam
 
 absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
   if (gguf_) return gguf_->Read(name);
-  const auto file = FileOf(name);
-  if (!file.ok()) return file.status();
-  return (*file)->Read(name);
+  ASSIGN_OR_RETURN(const auto file, FileOf(name));
+  return file->Read(name);
 }
 
 }  // namespace eta

@@ -98,14 +98,12 @@ absl::Status WriteTensors(const TensorReader& checkpoint, const std::string& pat
       path, {{"format", "pt"}}, shapes,
       [&](const std::string& name,
           std::vector<std::byte>& storage) -> absl::StatusOr<std::span<const std::byte>> {
-        auto data = checkpoint.Read(name);
-        if (!data.ok()) return data.status();
+        ASSIGN_OR_RETURN(auto data, checkpoint.Read(name));
         const TensorInfo& info = checkpoint.tensors().at(name);
         if (written_as(info) != info.dtype) {
-          data = Convert(name, *data, info.dtype, written_as(info));
-          if (!data.ok()) return data.status();
+          ASSIGN_OR_RETURN(data, Convert(name, data, info.dtype, written_as(info)));
         }
-        storage = *std::move(data);
+        storage = std::move(data);
         return storage;
       });
 }
@@ -117,9 +115,8 @@ absl::Status WriteImportRecord(const WeightsDigests& read, const std::string& fo
     const auto file = InputFile::Open(absl::StrCat(folder, "/", name));
     return file.ok() ? file->Sha256Hex() : file.status();
   };
-  auto weights = digest("model.safetensors");
-  if (!weights.ok()) return weights.status();
-  record.written.weights = {*std::move(weights)};
+  ASSIGN_OR_RETURN(auto weights, digest("model.safetensors"));
+  record.written.weights = {std::move(weights)};
   auto metric = digest("index_metric.safetensors");
   if (metric.ok()) record.written.index_metric = *std::move(metric);
   if (!metric.ok() && !absl::IsNotFound(metric.status())) return metric.status();

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/json/json_writer.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -64,10 +65,10 @@ std::string ImportRecordToJson(const ImportRecord& record) {
 }
 
 absl::StatusOr<ImportRecord> ParseImportRecord(std::string_view text) {
-  const auto tree = ParseStrictJson(kImportRecordFile, text, kMaxImportRecordBytes, 3);
-  if (!tree.ok()) return tree.status();
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson(kImportRecordFile, text, kMaxImportRecordBytes, 3));
   const std::string file = std::string(kImportRecordFile) + ": ";
-  JsonFields fields(tree->root(), file);
+  JsonFields fields(tree.root(), file);
   ImportRecord record;
   if (fields.Text("format") != kImportFormat) {
     fields.Fail("format", std::string("must be ") + kImportFormat);

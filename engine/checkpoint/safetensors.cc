@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -37,23 +38,20 @@ std::optional<int64_t> FirstAllOnes(std::span<const std::byte> data, Bits expone
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path,
                                                       const InputFileOptions& options) {
-  auto file = InputFile::Open(path, options);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(auto file, InputFile::Open(path, options));
   const auto in_file = [&file](const absl::Status& status) {
     return absl::Status(status.code(),
-                        absl::StrCat("file ", Quoted(file->name()), ": ", status.message()));
+                        absl::StrCat("file ", Quoted(file.name()), ": ", status.message()));
   };
-  std::string bytes(std::min<uint64_t>(8, file->size()), '\0');
-  absl::Status read = file->ReadAt(0, std::as_writable_bytes(std::span(bytes)));
-  if (!read.ok()) return read;
-  const auto length = SafetensorsHeaderLength(bytes, file->size());
+  std::string bytes(std::min<uint64_t>(8, file.size()), '\0');
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+  const auto length = SafetensorsHeaderLength(bytes, file.size());
   if (!length.ok()) return in_file(length.status());
-  bytes.resize(std::min(8 + *length, file->size()));
-  read = file->ReadAt(0, std::as_writable_bytes(std::span(bytes)));
-  if (!read.ok()) return read;
-  auto header = ParseSafetensorsHeader(bytes, file->size());
+  bytes.resize(std::min(8 + *length, file.size()));
+  RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
+  auto header = ParseSafetensorsHeader(bytes, file.size());
   if (!header.ok()) return in_file(header.status());
-  return SafetensorsFile(*std::move(file), *std::move(header));
+  return SafetensorsFile(std::move(file), *std::move(header));
 }
 
 absl::StatusOr<std::vector<std::byte>> SafetensorsFile::Read(const std::string& name) const {
@@ -62,8 +60,7 @@ absl::StatusOr<std::vector<std::byte>> SafetensorsFile::Read(const std::string& 
     return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
   }
   std::vector<std::byte> data(it->second.bytes());
-  const absl::Status status = file_.ReadAt(header_.data_begin + it->second.begin, data);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(file_.ReadAt(header_.data_begin + it->second.begin, data));
   return data;
 }
 

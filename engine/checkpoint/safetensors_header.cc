@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/checked.h"
 #include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "nlohmann/json.hpp"
 
@@ -246,11 +247,10 @@ absl::StatusOr<uint64_t> SafetensorsHeaderLength(std::string_view bytes, uint64_
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes,
                                                          uint64_t file_size) {
-  const auto length = SafetensorsHeaderLength(bytes, file_size);
-  if (!length.ok()) return length.status();
-  std::string_view text = bytes.substr(kLengthBytes, *length);
+  ASSIGN_OR_RETURN(const auto length, SafetensorsHeaderLength(bytes, file_size));
+  std::string_view text = bytes.substr(kLengthBytes, length);
   if (!text.empty() && text.front() != '{') return Invalid("does not start with a brace");
-  if (text.size() < *length || *length > file_size - kLengthBytes) {
+  if (text.size() < length || length > file_size - kLengthBytes) {
     // A complete object means that the length lies; an open one, that the file was cut off.
     if (ObjectEnds(text)) return Invalid("its length runs past the end of the file");
     return absl::DataLossError("safetensors file ends inside its header");
@@ -269,14 +269,12 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view bytes,
 
   SafetensorsHeader header;
   header.metadata = std::move(reader.metadata);
-  header.data_begin = kLengthBytes + *length;
+  header.data_begin = kLengthBytes + length;
   for (const TensorEntry& entry : reader.tensors) {
-    auto info = ToTensorInfo(entry);
-    if (!info.ok()) return info.status();
-    header.tensors.emplace(entry.name, *std::move(info));
+    ASSIGN_OR_RETURN(auto info, ToTensorInfo(entry));
+    header.tensors.emplace(entry.name, std::move(info));
   }
-  const absl::Status covered = CheckCoverage(header.tensors, file_size - header.data_begin);
-  if (!covered.ok()) return covered;
+  RETURN_IF_ERROR(CheckCoverage(header.tensors, file_size - header.data_begin));
   return header;
 }
 

@@ -60,9 +60,8 @@ struct PlacedTensor {
 absl::StatusOr<std::vector<PlacedTensor>> Order(const std::map<std::string, TensorShape>& tensors) {
   std::vector<PlacedTensor> order;
   for (const auto& [name, tensor] : tensors) {
-    const auto bytes = CheckTensor(name, tensor);
-    if (!bytes.ok()) return bytes.status();
-    order.push_back({&name, &tensor, *bytes});
+    ASSIGN_OR_RETURN(const auto bytes, CheckTensor(name, tensor));
+    order.push_back({&name, &tensor, bytes});
   }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
     return SizeOf(a.tensor->dtype) > SizeOf(b.tensor->dtype);
@@ -101,10 +100,9 @@ absl::StatusOr<std::string> MakeHeader(const std::map<std::string, std::string>&
 absl::Status WriteInOrder(int fd, const std::vector<PlacedTensor>& order, const TensorData& data) {
   std::vector<std::byte> storage;
   for (const PlacedTensor& placed : order) {
-    const auto bytes = data(*placed.name, storage);
-    if (!bytes.ok()) return bytes.status();
-    if (bytes->size() != placed.bytes) return UnfitData(*placed.name);
-    RETURN_IF_ERROR(WriteAll(fd, *bytes));
+    ASSIGN_OR_RETURN(const auto bytes, data(*placed.name, storage));
+    if (bytes.size() != placed.bytes) return UnfitData(*placed.name);
+    RETURN_IF_ERROR(WriteAll(fd, bytes));
   }
   return absl::OkStatus();
 }
@@ -118,16 +116,14 @@ absl::Status StreamSafetensors(const std::string& path,
   if (tensors.size() > kSafetensorsMaxTensors) {
     return absl::InvalidArgumentError("safetensors file would have over 100000 tensors");
   }
-  const auto order = Order(tensors);
-  if (!order.ok()) return order.status();
-  const auto header = MakeHeader(metadata, *order);
-  if (!header.ok()) return header.status();
+  ASSIGN_OR_RETURN(const auto order, Order(tensors));
+  ASSIGN_OR_RETURN(const auto header, MakeHeader(metadata, order));
 
   const std::string partial = path + ".partial";
   const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return absl::ErrnoToStatus(errno, "safetensors file cannot be created");
-  absl::Status status = WriteAll(fd, std::as_bytes(std::span(*header)));
-  if (status.ok()) status = WriteInOrder(fd, *order, data);
+  absl::Status status = WriteAll(fd, std::as_bytes(std::span(header)));
+  if (status.ok()) status = WriteInOrder(fd, order, data);
   if (status.ok() && fsync(fd) != 0) {
     status = absl::ErrnoToStatus(errno, "safetensors file cannot be synced");
   }
@@ -147,9 +143,8 @@ absl::Status WriteSafetensors(const std::string& path,
   std::map<std::string, TensorShape> shapes;
   for (const auto& [name, tensor] : tensors) {
     shapes.emplace(name, TensorShape{tensor.dtype, tensor.shape});
-    const auto bytes = CheckTensor(name, shapes.at(name));
-    if (!bytes.ok()) return bytes.status();
-    if (*bytes != tensor.data.size()) return UnfitData(name);
+    ASSIGN_OR_RETURN(const auto bytes, CheckTensor(name, shapes.at(name)));
+    if (bytes != tensor.data.size()) return UnfitData(name);
   }
   return StreamSafetensors(
       path, metadata, shapes,

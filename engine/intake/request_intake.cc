@@ -91,13 +91,12 @@ absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t le
 
 absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request,
                                                            const Chat& chat) const {
-  const auto rendered = chats_.Render(chat);
-  if (!rendered.ok()) return rendered.status();
+  ASSIGN_OR_RETURN(const auto rendered, chats_.Render(chat));
   // Before tokens are made of what could not be served.
-  if (const int64_t bytes = TextBytes(*rendered); bytes > 0) {
+  if (const int64_t bytes = TextBytes(rendered); bytes > 0) {
     RETURN_IF_ERROR(CheckLeastContext(request, LeastTokens(static_cast<size_t>(bytes), info_)));
   }
-  auto tokens = chats_.Encode(*rendered);
+  auto tokens = chats_.Encode(rendered);
   if (absl::IsInvalidArgument(tokens.status())) return InMessages(chat, tokens.status());
   return tokens;
 }
@@ -143,9 +142,7 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
     if (!encoded.ok()) return InField(field, encoded.status());
     prepared.prompt = *std::move(encoded);
   } else if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
-    auto encoded = Encode(request, *chat);
-    if (!encoded.ok()) return encoded.status();
-    prepared.prompt = *std::move(encoded);
+    ASSIGN_OR_RETURN(prepared.prompt, Encode(request, *chat));
   } else {
     prepared.prompt = std::move(std::get<1>(request.prompt));
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/config_fields.h"
 #include "nlohmann/json.hpp"
 
@@ -28,8 +29,7 @@ std::optional<int32_t> IdOf(const nlohmann::json& value, int32_t vocab_size) {
 }  // namespace
 
 absl::Status ReadGenerationConfig(std::string_view text, ModelConfig& config) {
-  const absl::Status valid = CheckJson(kFile, text, kConfigLimits);
-  if (!valid.ok()) return valid;
+  RETURN_IF_ERROR(CheckJson(kFile, text, kConfigLimits));
   const JsonTree tree(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false));
   const auto found = tree.root().find("eos_token_id");
   if (found == tree.root().end() || found->is_null()) return absl::OkStatus();

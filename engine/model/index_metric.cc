@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 
 namespace eta {
@@ -19,13 +20,12 @@ absl::Status Differs(const std::string& name, const std::string& sentence) {
 }
 
 absl::StatusOr<std::vector<float>> ReadFloats(const TensorReader& file, const std::string& name) {
-  const auto bytes = file.Read(name);
-  if (!bytes.ok()) return bytes.status();
-  if (const auto element = FirstNonFinite(*bytes, DType::kFloat32)) {
+  ASSIGN_OR_RETURN(const auto bytes, file.Read(name));
+  if (const auto element = FirstNonFinite(bytes, DType::kFloat32)) {
     return Differs(name, absl::StrCat("is NaN or infinite at element ", *element));
   }
-  std::vector<float> values(bytes->size() / sizeof(float));
-  std::memcpy(values.data(), bytes->data(), std::as_writable_bytes(std::span(values)).size());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), std::as_writable_bytes(std::span(values)).size());
   return values;
 }
 
@@ -66,14 +66,12 @@ absl::Status ValidateIndexMetric(const ModelConfig& config, const TensorReader& 
 
 absl::StatusOr<IndexMetric> ReadIndexMetric(const ModelConfig& config, const TensorReader& file,
                                             int32_t layer_idx) {
-  auto metric = ReadFloats(file, IndexMetricName(layer_idx));
-  if (!metric.ok()) return metric.status();
-  auto centre = ReadFloats(file, IndexCentreName(layer_idx));
-  if (!centre.ok()) return centre.status();
+  ASSIGN_OR_RETURN(auto metric, ReadFloats(file, IndexMetricName(layer_idx)));
+  ASSIGN_OR_RETURN(auto centre, ReadFloats(file, IndexCentreName(layer_idx)));
   const int64_t d = config.head_dim;
   for (int64_t head = 0; head < config.num_kv_heads; ++head) {
     // cannot wrap: inside of the tensor that was read
-    const float* c = metric->data() + head * d * d;
+    const float* c = metric.data() + head * d * d;
     const auto element = [c, d](int64_t i, int64_t j) {
       // cannot wrap: likewise
       return c[i * d + j];
@@ -86,7 +84,7 @@ absl::StatusOr<IndexMetric> ReadIndexMetric(const ModelConfig& config, const Ten
       }
     }
   }
-  return IndexMetric{.metric = *std::move(metric), .centre = *std::move(centre)};
+  return IndexMetric{.metric = std::move(metric), .centre = std::move(centre)};
 }
 
 }  // namespace eta

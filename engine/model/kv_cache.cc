@@ -2,30 +2,30 @@
 
 #include <utility>
 
+#include "engine/base/status_macros.h"
+
 namespace eta {
 
 absl::StatusOr<int64_t> KvCache::BytesPerBlock(const Backend& backend, const ModelConfig& config,
                                                const KvGeometry& geometry) {
-  const absl::StatusOr<KvLayout> layout = backend.Layout(geometry);
-  if (!layout.ok()) return layout.status();
-  return static_cast<int64_t>(layout->tile_bytes + layout->record_bytes) * config.num_layers;
+  ASSIGN_OR_RETURN(const KvLayout layout, backend.Layout(geometry));
+  return static_cast<int64_t>(layout.tile_bytes + layout.record_bytes) * config.num_layers;
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend,
                                                          const ModelConfig& config,
                                                          const KvGeometry& geometry,
                                                          int32_t num_blocks) {
-  const absl::StatusOr<KvLayout> layout = backend.Layout(geometry);
-  if (!layout.ok()) return layout.status();
+  ASSIGN_OR_RETURN(const KvLayout layout, backend.Layout(geometry));
   auto cache = std::make_unique<KvCache>();
   cache->geometry_ = geometry;
   cache->num_blocks_ = num_blocks;
   for (int32_t i = 0; i < config.num_layers; ++i) {
-    auto tiles = backend.Allocate(layout->tile_bytes * static_cast<size_t>(num_blocks));
-    if (!tiles.ok()) return tiles.status();
-    auto records = backend.Allocate(layout->record_bytes * static_cast<size_t>(num_blocks));
-    if (!records.ok()) return records.status();
-    cache->layers_.push_back({*std::move(tiles), *std::move(records)});
+    ASSIGN_OR_RETURN(auto tiles,
+                     backend.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)));
+    ASSIGN_OR_RETURN(auto records,
+                     backend.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks)));
+    cache->layers_.push_back({std::move(tiles), std::move(records)});
   }
   return cache;
 }

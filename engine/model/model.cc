@@ -61,9 +61,7 @@ struct HostTensor {
 
 absl::Status UploadFloats(Backend& backend, std::span<const float> values,
                           std::unique_ptr<Buffer>& buffer) {
-  auto allocated = backend.Allocate(values.size_bytes());
-  if (!allocated.ok()) return allocated.status();
-  buffer = *std::move(allocated);
+  ASSIGN_OR_RETURN(buffer, backend.Allocate(values.size_bytes()));
   backend.Upload(buffer->data(), values.data(), values.size_bytes());
   return absl::OkStatus();
 }
@@ -151,21 +149,15 @@ Model::~Model() = default;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
                                                    const ModelOptions& options) {
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(source.config_json());
-  if (!config.ok()) return config.status();
-  absl::Status fits = ValidateTensors(*config, source.tensors());
-  if (!fits.ok()) return fits;
-  config->index = options.index.value_or(config->index);
-  auto model = std::unique_ptr<Model>(new Model(*std::move(config), backend, options));
-  absl::Status loaded =
-      model->LoadWeights(source, options.allow_nonfinite_weights, options.weights);
-  if (!loaded.ok()) return loaded;
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(source.config_json()));
+  RETURN_IF_ERROR(ValidateTensors(config, source.tensors()));
+  config.index = options.index.value_or(config.index);
+  auto model = std::unique_ptr<Model>(new Model(std::move(config), backend, options));
+  RETURN_IF_ERROR(model->LoadWeights(source, options.allow_nonfinite_weights, options.weights));
   if (source.index_metric() != nullptr) {
-    absl::Status metric = model->LoadIndexMetric(*source.index_metric());
-    if (!metric.ok()) return metric;
+    RETURN_IF_ERROR(model->LoadIndexMetric(*source.index_metric()));
   }
-  absl::Status allocated = model->AllocateWorkspace(options);
-  if (!allocated.ok()) return allocated;
+  RETURN_IF_ERROR(model->AllocateWorkspace(options));
   return model;
 }
 
@@ -217,11 +209,10 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
 absl::Status Model::LoadIndexMetric(const TensorReader& file) {
   RETURN_IF_ERROR(ValidateIndexMetric(config_, file));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
-    auto read = ReadIndexMetric(config_, file, i);
-    if (!read.ok()) return read.status();
+    ASSIGN_OR_RETURN(auto read, ReadIndexMetric(config_, file, i));
     if (config_.index != IndexKind::kOutlier) continue;
-    RETURN_IF_ERROR(UploadFloats(backend_, read->metric, layers_[i].index_metric));
-    RETURN_IF_ERROR(UploadFloats(backend_, read->centre, layers_[i].index_centre));
+    RETURN_IF_ERROR(UploadFloats(backend_, read.metric, layers_[i].index_metric));
+    RETURN_IF_ERROR(UploadFloats(backend_, read.centre, layers_[i].index_centre));
   }
   return absl::OkStatus();
 }

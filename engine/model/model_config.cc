@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_check.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/config_fields.h"
 #include "engine/model/model_family.h"
 #include "engine/model/rope_config.h"
@@ -168,8 +169,7 @@ void ReadAttentionDefaults(ConfigFields& fields, ModelConfig& config) {
   const bool outlier = config.index == IndexKind::kOutlier;
   config.index = IsOther(fields, "eta_index", "moment", "outlier", outlier) ? IndexKind::kOutlier
                                                                             : IndexKind::kMoment;
-  config.sink_blocks =
-      fields.Int("eta_sink_blocks", 0, kMaxAlwaysRead, config.sink_blocks);
+  config.sink_blocks = fields.Int("eta_sink_blocks", 0, kMaxAlwaysRead, config.sink_blocks);
   config.shared_reads = IsOther(fields, "eta_reads", "own", "shared", config.shared_reads);
   config.temper_special =
       IsOther(fields, "eta_special_keys", "attend", "temper", config.temper_special);
@@ -189,8 +189,7 @@ void ModelConfig::SetAttentionDefaults() {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
-  const absl::Status valid = CheckJson("config.json", text, kConfigLimits);
-  if (!valid.ok()) return valid;
+  RETURN_IF_ERROR(CheckJson("config.json", text, kConfigLimits));
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
 
   ConfigFields fields(json);

@@ -20,9 +20,7 @@ absl::Status PassCells::Give(uint64_t handle, const ScoreBins& bins) {
   if (buffer_ == nullptr || buffer_->size() != bytes) {
     buffer_.reset();
     if (ETA_FAILPOINT(kEnginePassCells)) return absl::ResourceExhaustedError("no memory");
-    auto buffer = backend_.Allocate(bytes);
-    if (!buffer.ok()) return buffer.status();
-    buffer_ = *std::move(buffer);
+    ASSIGN_OR_RETURN(buffer_, backend_.Allocate(bytes));
   }
   constexpr size_t kPiece = size_t{1} << 20;
   const std::vector<std::byte> zeros(std::min(bytes, kPiece));

@@ -235,9 +235,7 @@ absl::Status PassLane::Settle(std::span<const Member> members, std::span<const R
     if (!run.done()) continue;
     std::vector<uint64_t> cells;
     if (cells_.IsOwner(run.handle())) {
-      auto read = cells_.Read();
-      if (!read.ok()) return read.status();
-      cells = *std::move(read);
+      ASSIGN_OR_RETURN(cells, cells_.Read());
     }
     FreeBlocks(run);
     run.Finish(std::move(cells));

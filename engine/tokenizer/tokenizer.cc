@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "engine/chat/template_probe.h"
 #include "engine/tokenizer/json/json_codec.h"
@@ -24,10 +25,8 @@ absl::StatusOr<ControlSource> ControlOf(const TokenizerFiles& files, const Token
                                         const ModelConfig& config) {
   ControlSource source;
   if (files.chat_template) {
-    auto written =
-        ProbeTemplate(*files.chat_template, {.bos = texts.bos_token, .eos = texts.eos_token});
-    if (!written.ok()) return written.status();
-    source.written = *std::move(written);
+    ASSIGN_OR_RETURN(source.written, ProbeTemplate(*files.chat_template, {.bos = texts.bos_token,
+                                                                          .eos = texts.eos_token}));
   }
   if (config.eos_ids.empty() && !texts.eos_token.empty()) source.written.push_back(texts.eos_token);
   source.ids = config.eos_ids;
@@ -37,25 +36,23 @@ absl::StatusOr<ControlSource> ControlOf(const TokenizerFiles& files, const Token
 
 absl::StatusOr<LoadedCodec> LoadPieces(std::string_view serialized, const ControlSource& source,
                                        const ModelConfig& config) {
-  auto table = ParsePieceTable(serialized);
-  if (!table.ok()) return table.status();
-  if (table->pieces.size() > static_cast<size_t>(config.vocab_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("tokenizer model: has ", table->pieces.size(),
+  ASSIGN_OR_RETURN(auto table, ParsePieceTable(serialized));
+  if (table.pieces.size() > static_cast<size_t>(config.vocab_size)) {
+    return absl::FailedPreconditionError(absl::StrCat("tokenizer model: has ", table.pieces.size(),
                                                       " pieces, config.json says vocab_size ",
                                                       config.vocab_size));
   }
-  const int32_t bos_id = config.bos_id >= 0 ? config.bos_id : table->bos_id;
-  const int32_t eos_id = table->eos_id;
+  const int32_t bos_id = config.bos_id >= 0 ? config.bos_id : table.bos_id;
+  const int32_t eos_id = table.eos_id;
   return LoadedCodec{
-      .codec = std::make_unique<PieceCodec>(*std::move(table), bos_id, source, config.vocab_size),
+      .codec = std::make_unique<PieceCodec>(std::move(table), bos_id, source, config.vocab_size),
       .eos_id = eos_id};
 }
 
 absl::StatusOr<LoadedCodec> LoadJson(const TokenizerFiles& files, const ControlSource& source,
                                      const ModelConfig& config) {
-  auto codec = LoadJsonCodec(*files.tokenizer_json, source, config.vocab_size);
-  if (!codec.ok()) return codec.status();
-  return LoadedCodec{.codec = *std::move(codec)};
+  ASSIGN_OR_RETURN(auto codec, LoadJsonCodec(*files.tokenizer_json, source, config.vocab_size));
+  return LoadedCodec{.codec = std::move(codec)};
 }
 
 int32_t IdOf(const TokenTexts& tokens, std::string_view spelled) {
@@ -95,17 +92,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const TokenizerFiles&
   }
   TokenizerConfig texts;
   if (files.tokenizer_config_json) {
-    auto parsed = ParseTokenizerConfig(*files.tokenizer_config_json);
-    if (!parsed.ok()) return parsed.status();
-    texts = *std::move(parsed);
+    ASSIGN_OR_RETURN(texts, ParseTokenizerConfig(*files.tokenizer_config_json));
   }
   absl::StatusOr<LoadedCodec> loaded = LoadedCodec();
-  const auto control = ControlOf(files, texts, config);
-  if (!control.ok()) return control.status();
+  ASSIGN_OR_RETURN(const auto control, ControlOf(files, texts, config));
   if (files.tokenizer_json) {
-    loaded = LoadJson(files, *control, config);
+    loaded = LoadJson(files, control, config);
   } else if (files.sentencepiece_model) {
-    loaded = LoadPieces(*files.sentencepiece_model, *control, config);
+    loaded = LoadPieces(*files.sentencepiece_model, control, config);
   }
   if (!loaded.ok()) return loaded.status();
   if (files.tokenizer_json && config.eos_ids.empty()) {
@@ -149,8 +143,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bo
   if (const auto offset = FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
   }
-  const absl::Status ranges = CheckRanges(control, text.size());
-  if (!ranges.ok()) return ranges;
+  RETURN_IF_ERROR(CheckRanges(control, text.size()));
   auto ids = codec_->Encode(text, control);
   if (!ids.ok() || !add_bos) return ids;
   const bool has_beginning = !control.empty() && ids->size() >= beginning_.size() &&

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/json/json_fields.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -28,13 +29,10 @@ absl::StatusOr<std::string> TokenOf(const Json& root, const std::string& field) 
 }  // namespace
 
 absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(std::string_view json) {
-  const auto tree = ParseStrictJson(kFile, json, kMaxBytes, kMaxDepth);
-  if (!tree.ok()) return tree.status();
-  auto bos = TokenOf(tree->root(), "bos_token");
-  if (!bos.ok()) return bos.status();
-  auto eos = TokenOf(tree->root(), "eos_token");
-  if (!eos.ok()) return eos.status();
-  return TokenizerConfig{.bos_token = *std::move(bos), .eos_token = *std::move(eos)};
+  ASSIGN_OR_RETURN(const auto tree, ParseStrictJson(kFile, json, kMaxBytes, kMaxDepth));
+  ASSIGN_OR_RETURN(auto bos, TokenOf(tree.root(), "bos_token"));
+  ASSIGN_OR_RETURN(auto eos, TokenOf(tree.root(), "eos_token"));
+  return TokenizerConfig{.bos_token = std::move(bos), .eos_token = std::move(eos)};
 }
 
 }  // namespace eta

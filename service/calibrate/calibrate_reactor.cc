@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
 #include "service/calibrate/calibrations.h"
 #include "service/calibrate/convert_calibrate.h"
@@ -38,35 +39,30 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CalibrateReactor::Start(
 
 absl::Status CalibrateReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = service_.options;
-  auto caller = Admit(context(), service_, {Role::kCalibrate}, record());
-  if (!caller.ok()) return caller.status();
-  const TaskOwner owner = OwnerOf(*caller);
-  const Tenant tenant = std::move(caller->tenant);
-  auto entered = service_.ledger.Enter(tenant);
-  if (!entered.ok()) return entered.status();
-  lease() = *std::move(entered);
+  ASSIGN_OR_RETURN(auto caller, Admit(context(), service_, {Role::kCalibrate}, record()));
+  const TaskOwner owner = OwnerOf(caller);
+  const Tenant tenant = std::move(caller.tenant);
+  ASSIGN_OR_RETURN(lease(), service_.ledger.Enter(tenant));
   if (service_.store == nullptr) return NoStore();
-  auto request = ParseMessage<v1::CalibrateRequest>(message, kMaxCalibrateBytes);
-  if (!request.ok()) return request.status();
-  const bool joinable = !request->request_id().empty();
+  ASSIGN_OR_RETURN(auto request, ParseMessage<v1::CalibrateRequest>(message, kMaxCalibrateBytes));
+  const bool joinable = !request.request_id().empty();
   // The profile may have to be put more than once, and without an id that could store it twice.
-  if (!joinable) request->set_request_id(NewRequestId());
-  SetRequestId(IsRequestId(request->request_id()) ? request->request_id() : NewRequestId());
+  if (!joinable) request.set_request_id(NewRequestId());
+  SetRequestId(IsRequestId(request.request_id()) ? request.request_id() : NewRequestId());
 
   const EngineInfo& info = service_.engine.info();
-  if (request->has_model()) {
-    if (auto s = CheckModel(request->model(), info.model_name); !s.ok()) return s;
+  if (request.has_model()) {
+    RETURN_IF_ERROR(CheckModel(request.model(), info.model_name));
   }
-  auto plan =
-      ToCalibration(*request, info, service_.engine.limits(), options.max_calibration_tokens);
-  if (!plan.ok()) return plan.status();
-  plan->joinable = joinable;
-  plan->job.id = request_id();
-  plan->job.tenant = tenant.id();
-  record().profile = plan->put.name;
+  ASSIGN_OR_RETURN(auto plan, ToCalibration(request, info, service_.engine.limits(),
+                                            options.max_calibration_tokens));
+  plan.joinable = joinable;
+  plan.job.id = request_id();
+  plan.job.tenant = tenant.id();
+  record().profile = plan.put.name;
   record().of_calibration = true;
-  auto joined = service_.calibrations.Join(tenant, plan->put, Self(), [&] {
-    return std::make_shared<CalibrationRun>(service_, tenant, *std::move(plan), *std::move(request),
+  auto joined = service_.calibrations.Join(tenant, plan.put, Self(), [&] {
+    return std::make_shared<CalibrationRun>(service_, tenant, std::move(plan), std::move(request),
                                             record());
   });
   if (!joined.ok()) {

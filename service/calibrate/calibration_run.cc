@@ -129,13 +129,12 @@ void CalibrationRun::Prepare() {
 }
 
 absl::Status CalibrationRun::Enter() {
-  auto place = service_.calibrations.Enter({.tenant = tenant_,
-                                            .profile = plan_.put.name,
-                                            .request_id = plan_.put.request_id,
-                                            .started = Clock::now()},
-                                           service_.limits.Of(tenant_).max_calibrations);
-  if (!place.ok()) return place.status();
-  place_ = *std::move(place);
+  ASSIGN_OR_RETURN(place_,
+                   service_.calibrations.Enter({.tenant = tenant_,
+                                                .profile = plan_.put.name,
+                                                .request_id = plan_.put.request_id,
+                                                .started = Clock::now()},
+                                               service_.limits.Of(tenant_).max_calibrations));
   const auto run = [self = shared_from_this()] {
     self->Conclude(CatchOutOfMemory([&] { return self->Make(); }));
   };

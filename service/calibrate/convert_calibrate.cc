@@ -94,14 +94,10 @@ absl::Status SetJob(const v1::CalibrateRequest& message, const EngineInfo& info,
   if (message.has_held_out()) job.held_out = message.held_out();
   job.target = DefaultTarget(info.config);
   if (message.has_target()) {
-    const auto target = ToTarget("target", message.target());
-    if (!target.ok()) return target.status();
-    job.target = *target;
+    ASSIGN_OR_RETURN(job.target, ToTarget("target", message.target()));
   }
   if (message.has_z_recall()) job.z_recall = message.z_recall();
-  const auto settings = ReadSettings("", message);
-  if (!settings.ok()) return settings.status();
-  job.settings = *settings;
+  ASSIGN_OR_RETURN(job.settings, ReadSettings("", message));
   job.allow_loss = message.allow_loss();
   if (message.has_min_retrieval()) job.min_retrieval = message.min_retrieval();
   if (message.has_sequence_tokens()) job.sequence_tokens = message.sequence_tokens();
@@ -120,10 +116,9 @@ absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
   if (!IsRequestId(message.request_id())) {
     return InvalidField("request_id", kRequestIdRule);
   }
-  auto digest = PayloadDigest("Calibrate", message);
-  if (!digest.ok()) return digest.status();
+  ASSIGN_OR_RETURN(auto digest, PayloadDigest("Calibrate", message));
   put.request_id = message.request_id();
-  put.payload_digest = *std::move(digest);
+  put.payload_digest = std::move(digest);
   return absl::OkStatus();
 }
 
@@ -148,14 +143,14 @@ absl::StatusOr<CalibrationPlan> ToCalibration(const v1::CalibrateRequest& messag
                                               int64_t max_tokens) {
   CalibrationPlan plan;
   plan.put.name = message.name();
-  if (auto s = CheckProfileName("name", message.name()); !s.ok()) return s;
-  if (auto s = CheckProfileLabelCount(message.labels().size()); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileName("name", message.name()));
+  RETURN_IF_ERROR(CheckProfileLabelCount(message.labels().size()));
   plan.job.labels.insert(message.labels().begin(), message.labels().end());
-  if (auto s = CheckProfileLabels(plan.job.labels); !s.ok()) return s;
-  if (auto s = CheckSamples(message, info, limits, max_tokens); !s.ok()) return s;
+  RETURN_IF_ERROR(CheckProfileLabels(plan.job.labels));
+  RETURN_IF_ERROR(CheckSamples(message, info, limits, max_tokens));
   plan.job.documents = DocumentsOf(message);
-  if (auto s = SetJob(message, info, limits, plan.job); !s.ok()) return s;
-  if (auto s = SetPut(message, plan.put); !s.ok()) return s;
+  RETURN_IF_ERROR(SetJob(message, info, limits, plan.job));
+  RETURN_IF_ERROR(SetPut(message, plan.put));
   return plan;
 }
 

@@ -51,11 +51,11 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   }
   const bool always = admission == Admission::kAlways;
   if (!always && service.state.closed()) return ServerDraining();
-  auto caller = service.identity.Of(ShownBy(context, service.identity.rules().tenant_header));
-  if (!caller.ok()) return caller.status();
-  record.tenant = caller->tenant.id();
-  record.credential = caller->credential;
-  RETURN_IF_ERROR(CheckRoles(*caller, needed));
+  ASSIGN_OR_RETURN(auto caller,
+                   service.identity.Of(ShownBy(context, service.identity.rules().tenant_header)));
+  record.tenant = caller.tenant.id();
+  record.credential = caller.credential;
+  RETURN_IF_ERROR(CheckRoles(caller, needed));
   const Pressure memory = service.memory.level();
   if (!always && memory >= Pressure::kShort) return ShortOfMemory(memory);
   return caller;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -81,17 +82,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     auto caller = Admit(*context_, service_, method.needed, track_.record(), method.admission);
     if (!caller.ok()) return caller.status();
     if (method.admission != Admission::kAlways) {
-      auto lease = service_.ledger.Enter(caller->tenant);
-      if (!lease.ok()) return lease.status();
-      lease_ = *std::move(lease);
+      ASSIGN_OR_RETURN(lease_, service_.ledger.Enter(caller->tenant));
     }
     if (method.of_store && service_.store == nullptr) return NoStore();
     auto request = ParseMessage<Request>(message, method.max_bytes);
     if (!request.ok()) return request.status();
     if (cost != nullptr) {
       const int64_t tokens = cost(*request);
-      const absl::Status charged = lease_.Charge(tokens);
-      if (!charged.ok()) return charged;
+      RETURN_IF_ERROR(lease_.Charge(tokens));
       lease_.Use(tokens);
     }
     if (!method.of_store && !method.of_text) {
@@ -114,9 +112,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Answer(const Caller& caller, const Request& request) {
-    const absl::StatusOr<Response> response = handler_(caller, request, track_.record());
-    if (!response.ok()) return response.status();
-    SerializeMessage(*response, *answer_);
+    ASSIGN_OR_RETURN(const Response response, handler_(caller, request, track_.record()));
+    SerializeMessage(response, *answer_);
     AwaitReader();
     return absl::OkStatus();
   }

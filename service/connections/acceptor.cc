@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -49,9 +50,7 @@ absl::Status Acceptor::Listen() {
                      "may have ",
                      files));
   }
-  auto sockets = ListenSockets::Open(options_.listen);
-  if (!sockets.ok()) return sockets.status();
-  sockets_ = *std::move(sockets);
+  ASSIGN_OR_RETURN(sockets_, ListenSockets::Open(options_.listen));
   table_ = std::make_unique<ConnectionTable>(max, options_.max_connections_per_peer);
   reserve_ = Reserve();
   wake_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/base/status_macros.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
@@ -87,9 +88,8 @@ absl::Status AddSamples(const std::string& file, std::string content, std::vecto
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    absl::StatusOr<Sample> sample = SampleOfLine(line, absl::StrCat(file, ":", number));
-    if (!sample.ok()) return sample.status();
-    added->push_back(*std::move(sample));
+    ASSIGN_OR_RETURN(Sample sample, SampleOfLine(line, absl::StrCat(file, ":", number)));
+    added->push_back(std::move(sample));
   }
   return absl::OkStatus();
 }
@@ -123,9 +123,8 @@ absl::StatusOr<std::string> ReadText(const std::string& name, const std::string&
     return absl::InvalidArgumentError(
         absl::StrCat("nothing given: give ", name, ", --file FILE, or - to read one here"));
   }
-  absl::StatusOr<std::string> text = ReadAll(kStandardInput);
-  if (!text.ok()) return text.status();
-  return WithoutLineEnd(*std::move(text));
+  ASSIGN_OR_RETURN(std::string text, ReadAll(kStandardInput));
+  return WithoutLineEnd(std::move(text));
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& name,
@@ -133,9 +132,7 @@ absl::StatusOr<std::vector<int32_t>> ReadTokenIds(const std::string& name,
   std::string list = list_or_file;
   if (list.find_first_not_of("0123456789-+, \t\r\n") != std::string::npos ||
       list == kStandardInput) {
-    absl::StatusOr<std::string> text = ReadAll(list_or_file);
-    if (!text.ok()) return text.status();
-    list = *std::move(text);
+    ASSIGN_OR_RETURN(list, ReadAll(list_or_file));
   }
   std::vector<int32_t> ids;
   for (const auto word : absl::StrSplit(list, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
@@ -153,9 +150,8 @@ absl::StatusOr<std::vector<Sample>> ReadSamples(const std::vector<std::string>& 
   std::vector<Sample> samples;
   int64_t bytes = 0;
   for (const std::string& path : paths) {
-    const absl::StatusOr<std::vector<std::string>> files = FilesOf(path);
-    if (!files.ok()) return files.status();
-    for (const std::string& file : *files) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOf(path));
+    for (const std::string& file : files) {
       std::error_code error;
       const auto size = fs::file_size(file, error);
       if (!error) bytes += static_cast<int64_t>(size);
@@ -163,10 +159,8 @@ absl::StatusOr<std::vector<Sample>> ReadSamples(const std::vector<std::string>& 
         return absl::InvalidArgumentError(
             absl::StrCat("--samples: more than ", ReadableBytes(max_bytes), " up to ", file));
       }
-      absl::StatusOr<std::string> content = ReadAll(file);
-      if (!content.ok()) return content.status();
-      const absl::Status added = AddSamples(file, *std::move(content), &samples);
-      if (!added.ok()) return added;
+      ASSIGN_OR_RETURN(std::string content, ReadAll(file));
+      RETURN_IF_ERROR(AddSamples(file, std::move(content), &samples));
     }
   }
   return samples;

@@ -31,9 +31,8 @@ bool IsLocal(std::string address) {
 }
 
 absl::StatusOr<std::string> ReadLine(const std::string& file) {
-  auto text = ReadAll(file);
-  if (!text.ok()) return text.status();
-  const std::string line(absl::StripAsciiWhitespace(*text));
+  ASSIGN_OR_RETURN(auto text, ReadAll(file));
+  const std::string line(absl::StripAsciiWhitespace(text));
   if (line.empty() || line.find_first_of(" \t\r\n") != std::string::npos) {
     return absl::InvalidArgumentError(file + " must hold one word: a key or a token");
   }
@@ -85,20 +84,17 @@ std::string ServerOptionsHelp(const CLI::App& app) {
 absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
   ServerAccess access{.address = flags.address, .tls = !flags.tls_ca.empty()};
   if (access.tls && flags.tls_ca != kSystemRoots) {
-    auto roots = ReadAll(flags.tls_ca);
-    if (!roots.ok()) return roots.status();
-    if (!HoldsCertificates(*roots)) {
+    ASSIGN_OR_RETURN(auto roots, ReadAll(flags.tls_ca));
+    if (!HoldsCertificates(roots)) {
       return absl::InvalidArgumentError("--tls_ca: holds no certificates in PEM");
     }
-    access.roots = *std::move(roots);
+    access.roots = std::move(roots);
   }
   if (!flags.tls_cert.empty()) {
     if (!access.tls) return absl::InvalidArgumentError("--tls_cert needs --tls_ca");
-    auto certificate = ReadAll(flags.tls_cert);
-    if (!certificate.ok()) return certificate.status();
-    auto key = ReadAll(flags.tls_key);
-    if (!key.ok()) return key.status();
-    TlsMaterial own{.certificates = *std::move(certificate), .key = *std::move(key)};
+    ASSIGN_OR_RETURN(auto certificate, ReadAll(flags.tls_cert));
+    ASSIGN_OR_RETURN(auto key, ReadAll(flags.tls_key));
+    TlsMaterial own{.certificates = std::move(certificate), .key = std::move(key)};
     RETURN_IF_ERROR(CheckTlsMaterial(own, std::chrono::system_clock::now()));
     access.certificate = std::move(own.certificates);
     access.key = std::move(own.key);
@@ -110,9 +106,8 @@ absl::StatusOr<ServerAccess> ReadServerFlags(const ServerFlags& flags) {
         "a key or a token would cross the network in plaintext: give --tls_ca, or "
         "--allow_plaintext_credentials where a mesh encrypts");
   }
-  auto word = ReadLine(file);
-  if (!word.ok()) return word.status();
-  access.authorization = "Bearer " + *word;
+  ASSIGN_OR_RETURN(auto word, ReadLine(file));
+  access.authorization = "Bearer " + word;
   return access;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "service/etactl/connection.h"
@@ -109,13 +110,11 @@ absl::StatusOr<v1::TokenizeRequest> MakeTokenizeRequest(const TokenizeFlags& fla
   }
   v1::TokenizeRequest request;
   if (flags.history.empty()) {
-    absl::StatusOr<std::string> text = ReadText("TEXT", flags.text, flags.file);
-    if (!text.ok()) return text.status();
-    request.set_text(*std::move(text));
+    ASSIGN_OR_RETURN(std::string text, ReadText("TEXT", flags.text, flags.file));
+    request.set_text(std::move(text));
   } else {
-    const absl::StatusOr<ChatHistory> history = ChatHistory::Read(flags.history);
-    if (!history.ok()) return history.status();
-    *request.mutable_chat() = history->chat();
+    ASSIGN_OR_RETURN(const ChatHistory history, ChatHistory::Read(flags.history));
+    *request.mutable_chat() = history.chat();
     if (!flags.variables.empty()) request.mutable_chat()->set_variables(flags.variables);
   }
   if (flags.common.model) request.set_model(*flags.common.model);
@@ -126,10 +125,9 @@ absl::StatusOr<v1::TokenizeRequest> MakeTokenizeRequest(const TokenizeFlags& fla
 }
 
 absl::StatusOr<v1::DetokenizeRequest> MakeDetokenizeRequest(const DetokenizeFlags& flags) {
-  const auto ids = ReadTokenIds("IDS", flags.token_ids);
-  if (!ids.ok()) return ids.status();
+  ASSIGN_OR_RETURN(const auto ids, ReadTokenIds("IDS", flags.token_ids));
   v1::DetokenizeRequest request;
-  request.mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
+  request.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
   if (flags.common.model) request.set_model(*flags.common.model);
   if (flags.special_tokens) request.set_special_tokens(true);
   if (flags.common.pieces) request.set_token_texts(true);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/request/profile_validation.h"
 #include "service/generate/convert_chat.h"
 #include "service/wire/attention_message.h"
@@ -70,9 +71,7 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
     case v1::Attention::MODE_NOT_SET:
       break;
   }
-  absl::StatusOr<AttentionSettings> settings = ReadSettings("attention.", in);
-  if (!settings.ok()) return settings.status();
-  out.settings = *settings;
+  ASSIGN_OR_RETURN(out.settings, ReadSettings("attention.", in));
   switch (in.begin()) {
     case v1::BEGIN_UNSPECIFIED:
       break;
@@ -160,9 +159,7 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
           std::vector<int32_t>(message.token_ids().ids().begin(), message.token_ids().ids().end());
       break;
     case v1::GenerateRequest::kChat: {
-      auto chat = ToChat(message.chat());
-      if (!chat.ok()) return chat.status();
-      request.prompt = *std::move(chat);
+      ASSIGN_OR_RETURN(request.prompt, ToChat(message.chat()));
       break;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:

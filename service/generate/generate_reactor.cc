@@ -70,32 +70,27 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateReactor::Start(
 }
 
 absl::Status GenerateReactor::Begin(const grpc::ByteBuffer& message) {
-  const auto caller = Admit(context(), service_, {Role::kGenerate}, record());
-  if (!caller.ok()) return caller.status();
-  auto entered = service_.ledger.Enter(caller->tenant);
-  if (!entered.ok()) return entered.status();
-  lease() = *std::move(entered);
-  auto parsed = ParseMessage<v1::GenerateRequest>(message, service_.options.max_message_bytes);
-  if (!parsed.ok()) return parsed.status();
+  ASSIGN_OR_RETURN(const auto caller, Admit(context(), service_, {Role::kGenerate}, record()));
+  ASSIGN_OR_RETURN(lease(), service_.ledger.Enter(caller.tenant));
+  ASSIGN_OR_RETURN(auto parsed,
+                   ParseMessage<v1::GenerateRequest>(message, service_.options.max_message_bytes));
   // Known early, so that a refusal names the request too.
-  if (parsed->request_id().empty()) parsed->set_request_id(NewRequestId());
-  if (IsRequestId(parsed->request_id())) SetRequestId(parsed->request_id());
-  if (parsed->has_model()) {
+  if (parsed.request_id().empty()) parsed.set_request_id(NewRequestId());
+  if (IsRequestId(parsed.request_id())) SetRequestId(parsed.request_id());
+  if (parsed.has_model()) {
     const std::string& served = service_.engine.info().model_name;
-    RETURN_IF_ERROR(CheckModel(parsed->model(), served));
+    RETURN_IF_ERROR(CheckModel(parsed.model(), served));
   }
-  auto request = ToRequest(*parsed);
-  if (!request.ok()) return request.status();
-  request_ = *std::move(request);
-  request_.tenant = caller->tenant.id();
+  ASSIGN_OR_RETURN(request_, ToRequest(parsed));
+  request_.tenant = caller.tenant.id();
   request_.arrival = arrival_;
   request_.deadline = SteadyDeadline(context());
-  const TenantLimit limit = service_.limits.Of(caller->tenant);
+  const TenantLimit limit = service_.limits.Of(caller.tenant);
   const bool budgeted = limit.tokens_per_second > 0.0;
   request_.share = {.weight = limit.weight,
                     .max_kv_tokens = limit.max_kv_tokens,
                     .burst_tokens = budgeted ? limit.burst_tokens : 0};
-  return ResolveProfile(caller->tenant, parsed->attention());
+  return ResolveProfile(caller.tenant, parsed.attention());
 }
 
 // Goes on to Submit, on another thread if the profile is not in memory.
@@ -109,8 +104,7 @@ absl::Status GenerateReactor::ResolveProfile(const Tenant& tenant, const v1::Att
 
 absl::Status GenerateReactor::ResolveNamed(const Tenant& tenant, const std::string& reference) {
   const std::string field = "attention.profile";
-  const auto parsed = ParseProfileReference(field, reference);
-  if (!parsed.ok()) return parsed.status();
+  ASSIGN_OR_RETURN(const auto parsed, ParseProfileReference(field, reference));
   if (service_.profiles == nullptr) {
     return NamingProfile(
         MakeError(absl::StatusCode::kNotFound, "this server has no profiles (--profile_store)",
@@ -119,7 +113,7 @@ absl::Status GenerateReactor::ResolveNamed(const Tenant& tenant, const std::stri
   }
   BeginWait();
   service_.profiles->Resolve(
-      tenant, *parsed, [self = Self(), reference, field](ProfileCache::Answer answer) {
+      tenant, parsed, [self = Self(), reference, field](ProfileCache::Answer answer) {
         if (!self->EndWait()) return;  // it has ended
         absl::Status status = answer.status();
         if (answer.ok()) {
@@ -132,10 +126,9 @@ absl::Status GenerateReactor::ResolveNamed(const Tenant& tenant, const std::stri
 
 // The request named no profile, so that it goes on without one, whatever is in the way.
 absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::string& reference) {
-  const auto parsed = ParseProfileReference("default_profile", reference);
-  if (!parsed.ok()) return parsed.status();
+  ASSIGN_OR_RETURN(const auto parsed, ParseProfileReference("default_profile", reference));
   BeginWait();
-  service_.profiles->ResolveDefault(tenant, *parsed, [self = Self()](ProfileCache::Answer answer) {
+  service_.profiles->ResolveDefault(tenant, parsed, [self = Self()](ProfileCache::Answer answer) {
     if (!self->EndWait()) return;  // it has ended
     const absl::Status status = CatchOutOfMemory([&]() -> absl::Status {
       absl::Status usable = answer.status();
@@ -144,7 +137,8 @@ absl::Status GenerateReactor::ResolveDefault(const Tenant& tenant, const std::st
       self->default_profile_ = self->record().default_profile = UseOf(usable);
       if (usable.ok()) return self->SubmitWith(*std::move(answer));
       AttentionChoice& choice = self->request_.attention;
-      if (!choice.settings.min_mass) choice.begin.reset();  // only the profile's could have asked for one
+      if (!choice.settings.min_mass)
+        choice.begin.reset();  // only the profile's could have asked for one
       return self->Submit();
     });
     if (!status.ok()) self->End(status);
@@ -177,11 +171,10 @@ absl::Status GenerateReactor::Submit() {
     record().profile = attention.profile->name;
     record().profile_version = attention.profile->version;
   }
-  const auto least_tokens = service_.engine.Check(request_);
-  if (!least_tokens.ok()) return least_tokens.status();
+  ASSIGN_OR_RETURN(const auto least_tokens, service_.engine.Check(request_));
   if (std::holds_alternative<std::vector<int32_t>>(request_.prompt)) return Queue();
   // Text is paid for before it is made tokens.
-  RETURN_IF_ERROR(lease().Charge(*least_tokens + request_.stopping.least_tokens()));
+  RETURN_IF_ERROR(lease().Charge(least_tokens + request_.stopping.least_tokens()));
   return AwaitTokenizer();
 }
 
@@ -206,13 +199,11 @@ absl::Status GenerateReactor::AwaitTokenizer() {
 absl::Status GenerateReactor::Queue() {
   text_cost_ = TextBytes(request_) / kTextBytesPerToken;
   lease().Use(text_cost_);
-  auto prepared = service_.engine.Prepare(std::move(request_));
-  if (!prepared.ok()) return prepared.status();
-  RETURN_IF_ERROR(
-      lease().Charge(prepared->prompt_tokens() + prepared->request.stopping.max_tokens));
+  ASSIGN_OR_RETURN(auto prepared, service_.engine.Prepare(std::move(request_)));
+  RETURN_IF_ERROR(lease().Charge(prepared.prompt_tokens() + prepared.request.stopping.max_tokens));
   // A refusal gives the charge back, but for the cost of the text, when the call ends.
   place_ = service_.streams.Add(Self());
-  const absl::StatusOr<uint64_t> handle = service_.engine.Submit(*std::move(prepared), Self());
+  const absl::StatusOr<uint64_t> handle = service_.engine.Submit(std::move(prepared), Self());
   if (!handle.ok()) {
     place_.Release();
     return handle.status();

@@ -27,9 +27,7 @@ absl::StatusOr<Request> PromptOf(const v1::TokenizeRequest& message) {
       request.prompt = message.text();
       return request;
     case v1::TokenizeRequest::kChat: {
-      auto chat = ToChat(message.chat());
-      if (!chat.ok()) return chat.status();
-      request.prompt = *std::move(chat);
+      ASSIGN_OR_RETURN(request.prompt, ToChat(message.chat()));
       return request;
     }
     case v1::TokenizeRequest::PROMPT_NOT_SET:
@@ -57,29 +55,25 @@ int64_t TokenizeCost(const v1::TokenizeRequest& message) {
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& message,
                                               const Engine& engine) {
-  auto request = PromptOf(message);
-  if (!request.ok()) return request.status();
-  const auto prepared = engine.Prepare(*std::move(request));
-  if (!prepared.ok()) return prepared.status();
+  ASSIGN_OR_RETURN(auto request, PromptOf(message));
+  ASSIGN_OR_RETURN(const auto prepared, engine.Prepare(std::move(request)));
   v1::TokenizeResponse response;
   response.set_model(engine.info().model_name);
-  response.mutable_token_ids()->Add(prepared->prompt.begin(), prepared->prompt.end());
+  response.mutable_token_ids()->Add(prepared.prompt.begin(), prepared.prompt.end());
   if (!message.token_texts()) return response;
-  auto read = engine.Detokenize(prepared->prompt, /*special_tokens=*/false);
-  if (!read.ok()) return read.status();
-  SetTexts(std::move(read->tokens), *response.mutable_token_texts());
+  ASSIGN_OR_RETURN(auto read, engine.Detokenize(prepared.prompt, /*special_tokens=*/false));
+  SetTexts(std::move(read.tokens), *response.mutable_token_texts());
   return response;
 }
 
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& message,
                                                   const Engine& engine) {
   const auto ids = IdsOf(message.token_ids().ids());
-  auto read = engine.Detokenize(ids, message.special_tokens());
-  if (!read.ok()) return read.status();
+  ASSIGN_OR_RETURN(auto read, engine.Detokenize(ids, message.special_tokens()));
   v1::DetokenizeResponse response;
   response.set_model(engine.info().model_name);
-  response.set_text(std::move(read->text));
-  if (message.token_texts()) SetTexts(std::move(read->tokens), *response.mutable_token_texts());
+  response.set_text(std::move(read.text));
+  if (message.token_texts()) SetTexts(std::move(read.tokens), *response.mutable_token_texts());
   return response;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "service/identity/api_key.h"
 
 namespace eta {
@@ -82,11 +83,10 @@ constexpr Roles kRolesOfOperators = {Role::kStatsAll, Role::kAdmin};
 // operator's tenants get the roles that concern all tenants.
 absl::StatusOr<Caller> ByHeader(const Shown& shown, const IdentityRules& rules, Roles most,
                                 std::string credential) {
-  auto tenant = NamedTenant(shown);
-  if (!tenant.ok()) return tenant.status();
+  ASSIGN_OR_RETURN(auto tenant, NamedTenant(shown));
   const auto& admins = rules.admin_tenants;
-  const bool admin = std::find(admins.begin(), admins.end(), tenant->id()) != admins.end();
-  return Caller{.tenant = *std::move(tenant),
+  const bool admin = std::find(admins.begin(), admins.end(), tenant.id()) != admins.end();
+  return Caller{.tenant = std::move(tenant),
                 .roles = admin ? most : most & kRolesOfTenants,
                 .credential = std::move(credential)};
 }
@@ -154,9 +154,8 @@ absl::StatusOr<Caller> Identify(const Shown& shown, const IdentityRules& rules,
     if (shown.authorization.size() > 1) return Unknown("authorization: there twice");
     auto caller = ByAuthorization(shown.authorization.front(), *file, now);
     if (!caller.ok() || shown.tenants.empty()) return caller;
-    const auto named = NamedTenant(shown);
-    if (!named.ok()) return named.status();
-    if (*named == caller->tenant) return caller;
+    ASSIGN_OR_RETURN(const auto named, NamedTenant(shown));
+    if (named == caller->tenant) return caller;
     return Because(MakeError(absl::StatusCode::kPermissionDenied,
                              "the call names another tenant than its credential is of",
                              {.reason = "TENANT_MISMATCH"}),
@@ -201,14 +200,14 @@ absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const std::string& path
                                                          WatchedFiles::Report report) {
   std::unique_ptr<Identity> identity(new Identity(std::move(rules)));
   if (path.empty()) return identity;
-  auto watched = WatchedFiles::Open(
-      {.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxIdentityFileBytes},
-      [raw = identity.get(), has_client_ca](const std::vector<std::string>& contents) {
-        return raw->Apply(contents.front(), has_client_ca);
-      },
-      std::move(report));
-  if (!watched.ok()) return watched.status();
-  identity->watched_ = *std::move(watched);
+  ASSIGN_OR_RETURN(
+      identity->watched_,
+      WatchedFiles::Open(
+          {.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxIdentityFileBytes},
+          [raw = identity.get(), has_client_ca](const std::vector<std::string>& contents) {
+            return raw->Apply(contents.front(), has_client_ca);
+          },
+          std::move(report)));
   return identity;
 }
 

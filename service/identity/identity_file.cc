@@ -199,9 +199,9 @@ bool IdentityFile::HasProxies() const {
 }
 
 absl::StatusOr<IdentityFile> ParseIdentityFile(std::string_view text) {
-  const auto tree = ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxFileDepth);
-  if (!tree.ok()) return tree.status();
-  const Json& object = tree->root();
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson("file", text, kMaxIdentityFileBytes, kMaxFileDepth));
+  const Json& object = tree.root();
   IdentityFile file;
   JsonFields fields(object, "");
   absl::Status status = ForEachEntry(

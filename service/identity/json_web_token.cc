@@ -168,16 +168,14 @@ absl::StatusOr<Caller> VerifyToken(std::string_view token, const TokenIssuers& i
   const std::string* const named = TextMember(claims, "iss");
   const auto issuer = named == nullptr ? issuers.end() : issuers.find(*named);
   if (issuer == issuers.end()) return Wrong("its issuer is not known");
-  const auto key = KeyOf(header, issuer->second);
-  if (!key.ok()) return key.status();
-  RETURN_IF_ERROR(CheckHeader(header, **key));
-  if (!(*key)->Verifies(token.substr(0, last), *signature)) return Wrong("its signature is wrong");
+  ASSIGN_OR_RETURN(const auto key, KeyOf(header, issuer->second));
+  RETURN_IF_ERROR(CheckHeader(header, *key));
+  if (!key->Verifies(token.substr(0, last), *signature)) return Wrong("its signature is wrong");
 
   RETURN_IF_ERROR(CheckTimes(claims, issuer->second, now));
   RETURN_IF_ERROR(CheckAudience(claims, issuer->second));
-  auto tenant = TenantOf(claims, issuer->second);
-  if (!tenant.ok()) return tenant.status();
-  return Caller{.tenant = *std::move(tenant),
+  ASSIGN_OR_RETURN(auto tenant, TenantOf(claims, issuer->second));
+  return Caller{.tenant = std::move(tenant),
                 .roles = RolesOf(claims, issuer->second),
                 .credential = CredentialOf(header, claims, issuer->second)};
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -28,26 +29,21 @@ absl::StatusOr<Security> OpenSecurity(const ServerOptions& options, Log& log) {
   Security security;
   if (!options.tls_cert.empty()) {
     if (!options.tls_client_ca.empty()) {
-      auto own = MakeOwnCertificate();
-      if (!own.ok()) return own.status();
-      security.own = *std::move(own);
+      ASSIGN_OR_RETURN(security.own, MakeOwnCertificate());
     }
-    auto tls = TlsFiles::Open({.certificates = options.tls_cert,
-                               .key = options.tls_key,
-                               .client_roots = options.tls_client_ca},
-                              security.own.certificate, ReportTo(log, "tls"));
-    if (!tls.ok()) return tls.status();
-    security.tls = *std::move(tls);
+    ASSIGN_OR_RETURN(security.tls, TlsFiles::Open({.certificates = options.tls_cert,
+                                                   .key = options.tls_key,
+                                                   .client_roots = options.tls_client_ca},
+                                                  security.own.certificate, ReportTo(log, "tls")));
   }
-  auto identity =
+  ASSIGN_OR_RETURN(
+      security.identity,
       Identity::Open(options.identity,
                      {.tenant_header = options.tenant_header,
                       .admin_tenants = options.admin_tenants,
                       .only_this_host = IsLocalAddress(options.listen),
                       .allow_unauthenticated = options.allow_unauthenticated_network},
-                     /*has_client_ca=*/!options.tls_client_ca.empty(), ReportTo(log, "identity"));
-  if (!identity.ok()) return identity.status();
-  security.identity = *std::move(identity);
+                     /*has_client_ca=*/!options.tls_client_ca.empty(), ReportTo(log, "identity")));
   return security;
 }
 

@@ -103,14 +103,13 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsPaths& paths,
   if (has_client_roots) {
     options.files.push_back({.name = "--tls_client_ca", .path = paths.client_roots});
   }
-  auto watched = WatchedFiles::Open(
-      std::move(options),
-      [raw = files.get()](const std::vector<std::string>& contents) {
-        return raw->Apply(contents);
-      },
-      std::move(report));
-  if (!watched.ok()) return watched.status();
-  files->watched_ = *std::move(watched);
+  ASSIGN_OR_RETURN(files->watched_,
+                   WatchedFiles::Open(
+                       std::move(options),
+                       [raw = files.get()](const std::vector<std::string>& contents) {
+                         return raw->Apply(contents);
+                       },
+                       std::move(report)));
   return files;
 }
 

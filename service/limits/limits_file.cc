@@ -80,9 +80,9 @@ absl::StatusOr<Section> ReadSection(const nlohmann::json& object, const std::str
 }  // namespace
 
 absl::StatusOr<LimitTable> ParseLimits(std::string_view text) {
-  const auto json = ParseStrictJson("tenants file", text, kMaxLimitsBytes, kMaxDepth);
-  if (!json.ok()) return json.status();
-  JsonFields fields(json->root(), "");
+  ASSIGN_OR_RETURN(const auto json,
+                   ParseStrictJson("tenants file", text, kMaxLimitsBytes, kMaxDepth));
+  JsonFields fields(json.root(), "");
   absl::StatusOr<Section> others = Section();
   if (fields.Has("default")) {
     others = ReadSection(fields.Object("default"), "default", *others);
@@ -102,9 +102,8 @@ absl::StatusOr<LimitTable> ParseLimits(std::string_view text) {
       }
       const std::string path = "tenants." + name;
       if (!object.is_object()) return InvalidField(path, "must be an object");
-      absl::StatusOr<Section> section = ReadSection(object, path, *others);
-      if (!section.ok()) return section.status();
-      table.named.emplace(name, section->limit);
+      ASSIGN_OR_RETURN(Section section, ReadSection(object, path, *others));
+      table.named.emplace(name, section.limit);
     }
   }
   RETURN_IF_ERROR(fields.Finish());

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -21,11 +22,9 @@ absl::StatusOr<std::unique_ptr<TenantLimits>> TenantLimits::Open(const std::stri
     if (applied.ok()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(kFlag, ": ", applied.message()));
   };
-  auto file =
-      WatchedFiles::Open({.files = {{.name = kFlag, .path = path}}, .max_bytes = kMaxLimitsBytes},
-                         apply, std::move(report));
-  if (!file.ok()) return file.status();
-  limits->file_ = *std::move(file);
+  ASSIGN_OR_RETURN(limits->file_, WatchedFiles::Open({.files = {{.name = kFlag, .path = path}},
+                                                      .max_bytes = kMaxLimitsBytes},
+                                                     apply, std::move(report)));
   return limits;
 }
 
@@ -51,9 +50,8 @@ std::vector<std::string> TenantLimits::Named() const {
 }
 
 absl::Status TenantLimits::Apply(const std::string& text) {
-  absl::StatusOr<LimitTable> read = ParseLimits(text);
-  if (!read.ok()) return read.status();
-  auto table = std::make_shared<const LimitTable>(*std::move(read));
+  ASSIGN_OR_RETURN(LimitTable read, ParseLimits(text));
+  auto table = std::make_shared<const LimitTable>(std::move(read));
   const MutexLock lock(mutex_);
   table_ = std::move(table);
   return absl::OkStatus();

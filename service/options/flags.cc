@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/threads/watched_files.h"
 #include "engine/chat/chat_template.h"
 #include "service/options/flag_groups.h"
@@ -35,9 +36,9 @@ constexpr char kDescription[] =
 // Reads the only line of a file. The file must not be readable by every user of the host.
 absl::StatusOr<std::string> ReadSecret(const std::string& flag, const std::string& path) {
   constexpr size_t kMaxBytes = 4096;
-  const auto text = ReadWhole({.name = flag, .path = path, .secret = true}, kMaxBytes);
-  if (!text.ok()) return text.status();
-  const std::string line(absl::StripAsciiWhitespace(*text));
+  ASSIGN_OR_RETURN(const auto text,
+                   ReadWhole({.name = flag, .path = path, .secret = true}, kMaxBytes));
+  const std::string line(absl::StripAsciiWhitespace(text));
   if (line.empty() || line.find('\n') != std::string::npos) {
     return absl::InvalidArgumentError(flag + ": must hold one line");
   }
@@ -151,9 +152,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
 
 absl::Status ReadSecrets(Flags& flags) {
   if (flags.profile_store_file.empty()) return absl::OkStatus();
-  auto url = ReadSecret("--profile_store_file", flags.profile_store_file);
-  if (!url.ok()) return url.status();
-  flags.profile_store = *std::move(url);
+  ASSIGN_OR_RETURN(flags.profile_store,
+                   ReadSecret("--profile_store_file", flags.profile_store_file));
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "absl/status/status.h"
+#include "engine/base/status_macros.h"
 #include "kernels/system/usable_cpus.h"
 
 namespace eta {
@@ -31,16 +32,15 @@ int ChooseStepCpus(int gpus, int cpus) {
 
 absl::StatusOr<int> LeaveStepCpus(int gpus) {
   if (gpus == 0) return 0;
-  auto cpus = MaskOfThread();
-  if (!cpus.ok()) return cpus.status();
+  ASSIGN_OR_RETURN(auto cpus, MaskOfThread());
   const int left = ChooseStepCpus(gpus, ReadUsableCpus().threads());
   size_t cpu = CPU_SETSIZE;
   for (int i = 0; i < left; ++i) {
     do --cpu;
-    while (!CPU_ISSET(cpu, &*cpus));
-    CPU_CLR(cpu, &*cpus);
+    while (!CPU_ISSET(cpu, &cpus));
+    CPU_CLR(cpu, &cpus);
   }
-  if (left == 0 || sched_setaffinity(0, sizeof(*cpus), &*cpus) == 0) return left;
+  if (left == 0 || sched_setaffinity(0, sizeof(cpus), &cpus) == 0) return left;
   return absl::ErrnoToStatus(errno, "sched_setaffinity");
 }
 

@@ -8,6 +8,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"
 #include "service/calls/unary_call.h"
 #include "service/profiles/convert_profile.h"
@@ -45,10 +46,9 @@ absl::Status InFile(const absl::Status& status) {
 
 absl::StatusOr<ProfilePtr> ProfileService::Find(const Tenant& tenant, const std::string& reference,
                                                 CallRecord& call) const {
-  const auto parsed = ParseProfileReference("profile", reference);
-  if (!parsed.ok()) return parsed.status();
-  call.profile = parsed->name;
-  auto record = service_.store->Get(tenant, parsed->name, parsed->selector);
+  ASSIGN_OR_RETURN(const auto parsed, ParseProfileReference("profile", reference));
+  call.profile = parsed.name;
+  auto record = service_.store->Get(tenant, parsed.name, parsed.selector);
   if (!record.ok()) return NamingProfile(record.status(), reference);
   call.profile_version = (*record)->version;
   return record;
@@ -57,20 +57,18 @@ absl::StatusOr<ProfilePtr> ProfileService::Find(const Tenant& tenant, const std:
 absl::StatusOr<v1::Profile> ProfileService::Get(const Tenant& tenant,
                                                 const v1::GetProfileRequest& request,
                                                 CallRecord& call) const {
-  const auto record = Find(tenant, request.profile(), call);
-  if (!record.ok()) return record.status();
-  return ToMessage(**record);
+  ASSIGN_OR_RETURN(const auto record, Find(tenant, request.profile(), call));
+  return ToMessage(*record);
 }
 
 absl::StatusOr<v1::ListProfilesResponse> ProfileService::List(
     const Tenant& tenant, const v1::ListProfilesRequest& request, CallRecord& /*call*/) const {
-  const auto list = service_.store->List(tenant, PageOf(request));
-  if (!list.ok()) return list.status();
+  ASSIGN_OR_RETURN(const auto list, service_.store->List(tenant, PageOf(request)));
   v1::ListProfilesResponse response;
-  for (const ProfileSummary& summary : list->profiles) {
+  for (const ProfileSummary& summary : list.profiles) {
     *response.add_profiles() = ToMessage(summary);
   }
-  response.set_next_page_token(list->next_token);
+  response.set_next_page_token(list.next_token);
   return response;
 }
 
@@ -79,13 +77,12 @@ absl::StatusOr<v1::ListProfileVersionsResponse> ProfileService::ListVersions(
   call.profile = request.name();
   const auto list = service_.store->ListVersions(tenant, request.name(), PageOf(request));
   if (!list.ok()) return NamingProfile(list.status(), request.name());
-  const auto aliases = service_.store->ListAliases(tenant, request.name());
-  if (!aliases.ok()) return aliases.status();
+  ASSIGN_OR_RETURN(const auto aliases, service_.store->ListAliases(tenant, request.name()));
   v1::ListProfileVersionsResponse response;
   for (const ProfileSummary& summary : list->profiles) {
     v1::ProfileSummary& version = *response.add_versions();
     version = ToMessage(summary);
-    for (const ProfileAlias& alias : *aliases) {
+    for (const ProfileAlias& alias : aliases) {
       if (alias.version == summary.version) version.add_aliases(alias.alias);
     }
   }
@@ -157,10 +154,9 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
                  .stage = request.stage()};
   call.profile = put.name;
   if (!request.request_id().empty()) {
-    auto digest = PayloadDigest("ImportProfile", request);
-    if (!digest.ok()) return digest.status();
+    ASSIGN_OR_RETURN(auto digest, PayloadDigest("ImportProfile", request));
     put.request_id = request.request_id();
-    put.payload_digest = *std::move(digest);
+    put.payload_digest = std::move(digest);
   }
   const auto stored = service_.store->Put(tenant, put);
   if (!stored.ok()) return NamingProfile(stored.status(), put.name);
@@ -172,15 +168,13 @@ absl::StatusOr<v1::Profile> ProfileService::Import(const Tenant& tenant,
 
 absl::StatusOr<v1::ExportProfileResponse> ProfileService::Export(
     const Tenant& tenant, const v1::ExportProfileRequest& request, CallRecord& call) const {
-  const auto record = Find(tenant, request.profile(), call);
-  if (!record.ok()) return record.status();
-  auto json = ProfileToJson({.name = (*record)->name,
-                             .version = (*record)->version,
-                             .create_time_us = (*record)->create_time_us,
-                             .content = (*record)->content});
-  if (!json.ok()) return json.status();
+  ASSIGN_OR_RETURN(const auto record, Find(tenant, request.profile(), call));
+  ASSIGN_OR_RETURN(auto json, ProfileToJson({.name = record->name,
+                                             .version = record->version,
+                                             .create_time_us = record->create_time_us,
+                                             .content = record->content}));
   v1::ExportProfileResponse response;
-  response.set_json(*std::move(json));
+  response.set_json(std::move(json));
   return response;
 }
 

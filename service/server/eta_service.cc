@@ -97,11 +97,11 @@ grpc::ServerUnaryReactor* EtaService::Stats(grpc::CallbackServerContext* context
        .admission = Admission::kAlways},
       [this](const Caller& caller, const v1::StatsRequest& parsed,
              CallRecord&) -> absl::StatusOr<v1::Stats> {
-        const auto query =
+        ASSIGN_OR_RETURN(
+            const auto query,
             MakeStatsQuery(parsed.has_tenant() ? std::optional(parsed.tenant()) : std::nullopt,
-                           parsed.layers(), caller);
-        if (!query.ok()) return query.status();
-        return ToMessage(ReadServerStatus(*query, service_));
+                           parsed.layers(), caller));
+        return ToMessage(ReadServerStatus(query, service_));
       });
 }
 

@@ -67,9 +67,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (ETA_FAILPOINT(kServerThreads)) {
     throw std::system_error(EAGAIN, std::generic_category(), "no thread");
   }
-  auto security = OpenSecurity(options, LogOf(context));
-  if (!security.ok()) return security.status();
-  std::unique_ptr<Server> server(new Server(options, context, *std::move(security)));
+  ASSIGN_OR_RETURN(auto security, OpenSecurity(options, LogOf(context)));
+  std::unique_ptr<Server> server(new Server(options, context, std::move(security)));
   RETURN_IF_ERROR(server->Listen());
   return server;
 }

@@ -33,33 +33,29 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchStatsReactor::Start(
 
 absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = service_.options;
-  const auto caller = Admit(context(), service_, kStatsRoles, record(), Admission::kAlways);
-  if (!caller.ok()) return caller.status();
-  auto request = ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes);
-  if (!request.ok()) return request.status();
-  const auto interval = ToInterval(*request);
-  if (!interval.ok()) return interval.status();
-  request_ = *std::move(request);
-  RETURN_IF_ERROR(MakeQuery(*caller));
+  ASSIGN_OR_RETURN(const auto caller,
+                   Admit(context(), service_, kStatsRoles, record(), Admission::kAlways));
+  ASSIGN_OR_RETURN(auto request,
+                   ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes));
+  ASSIGN_OR_RETURN(const auto interval, ToInterval(request));
+  request_ = std::move(request);
+  RETURN_IF_ERROR(MakeQuery(caller));
   shown_ = KeptShown(ShownBy(context(), service_.identity.rules().tenant_header));
-  return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), *interval,
-                       caller->tenant);
+  return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), interval,
+                       caller.tenant);
 }
 
 absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
-  auto query =
-      MakeStatsQuery(request_.has_tenant() ? std::optional(request_.tenant()) : std::nullopt,
-                     request_.layers(), caller);
-  if (!query.ok()) return query.status();
-  query_ = *std::move(query);
+  ASSIGN_OR_RETURN(query_, MakeStatsQuery(request_.has_tenant() ? std::optional(request_.tenant())
+                                                                : std::nullopt,
+                                          request_.layers(), caller));
   return absl::OkStatus();
 }
 
 absl::Status WatchStatsReactor::CheckStillAllowed() {
-  const auto caller = service_.identity.Of(shown_.Get());
-  if (!caller.ok()) return caller.status();
-  RETURN_IF_ERROR(CheckRoles(*caller, kStatsRoles));
-  return MakeQuery(*caller);
+  ASSIGN_OR_RETURN(const auto caller, service_.identity.Of(shown_.Get()));
+  RETURN_IF_ERROR(CheckRoles(caller, kStatsRoles));
+  return MakeQuery(caller);
 }
 
 void WatchStatsReactor::OnDue() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include "engine/base/status_macros.h"
 #include "training/backend.h"
 
 namespace eta::training {
@@ -33,11 +34,10 @@ class Observations {
   absl::Status Download(const Tensor& tensor, std::vector<float>& values) {
     values.resize(static_cast<size_t>(tensor.rows) * static_cast<size_t>(tensor.cols));
     const size_t bytes = values.size() * sizeof(float);
-    const absl::StatusOr<std::unique_ptr<Buffer>> buffer = backend_.Allocate(bytes);
-    if (!buffer.ok()) return buffer.status();
+    ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> buffer, backend_.Allocate(bytes));
     backend_.Convert(tensor,
-                     {(*buffer)->data(), DType::kFloat32, tensor.rows, tensor.cols, tensor.cols});
-    backend_.Download(values.data(), (*buffer)->data(), bytes);
+                     {buffer->data(), DType::kFloat32, tensor.rows, tensor.cols, tensor.cols});
+    backend_.Download(values.data(), buffer->data(), bytes);
     return absl::OkStatus();
   }
 
@@ -63,13 +63,12 @@ absl::StatusOr<std::vector<LinearThresholds>> FitStartThresholds(TrainingModel& 
   const StepSettings settings = {.gate_strength = 0.0f};
   const int32_t at_a_time = options.sequences_at_a_time;
   for (int32_t first = 0; first < options.sequences; first += at_a_time) {
-    const absl::StatusOr<TrainingSequences> read =
-        data.Read(static_cast<uint64_t>(first), at_a_time);
-    if (!read.ok()) return read.status();
-    const size_t length = read->answers.size() / static_cast<size_t>(at_a_time);
+    ASSIGN_OR_RETURN(const TrainingSequences read,
+                     data.Read(static_cast<uint64_t>(first), at_a_time));
+    const size_t length = read.answers.size() / static_cast<size_t>(at_a_time);
     std::vector<int32_t> tokens;
     for (size_t row = 0; row < static_cast<size_t>(at_a_time); ++row) {
-      const auto begin = read->tokens.begin() + static_cast<std::ptrdiff_t>(row * (length + 1));
+      const auto begin = read.tokens.begin() + static_cast<std::ptrdiff_t>(row * (length + 1));
       tokens.insert(tokens.end(), begin, begin + static_cast<std::ptrdiff_t>(length));
     }
     const std::vector<int32_t> no_targets(tokens.size(), -1);

@@ -120,16 +120,15 @@ std::string AdaptCommand::Method() const {
 }
 
 absl::Status AdaptCommand::SetStartThresholds(RankTeam& team, TrainingData& data) const {
-  const absl::StatusOr<std::vector<LinearThresholds>> start =
-      FitStartThresholds(team.model(), data,
-                         {.sequences_at_a_time = run.micro_batch,
-                          .mass = start_mass,
-                          .threads = run.Data().cache.threads});
-  if (!start.ok()) return start.status();
-  for (size_t layer = 0; layer < start->size(); ++layer) {
+  ASSIGN_OR_RETURN(const std::vector<LinearThresholds> start,
+                   FitStartThresholds(team.model(), data,
+                                      {.sequences_at_a_time = run.micro_batch,
+                                       .mass = start_mass,
+                                       .threads = run.Data().cache.threads}));
+  for (size_t layer = 0; layer < start.size(); ++layer) {
     const std::string prefix = LayerPrefix(static_cast<int32_t>(layer)) + "self_attn.tau_proj.";
-    RETURN_IF_ERROR(team.Write(prefix + "weight", (*start)[layer].weight));
-    RETURN_IF_ERROR(team.Write(prefix + "bias", (*start)[layer].bias));
+    RETURN_IF_ERROR(team.Write(prefix + "weight", start[layer].weight));
+    RETURN_IF_ERROR(team.Write(prefix + "bias", start[layer].bias));
   }
   return absl::OkStatus();
 }
@@ -138,40 +137,35 @@ absl::Status AdaptCommand::Run() {
   if (run.held_out.empty()) {
     return InvalidField("held_out", "is needed: the block union is measured on it");
   }
-  const absl::StatusOr<Checkpoint> original = Checkpoint::Open(model);
-  if (!original.ok()) return original.status();
-  const absl::StatusOr<ModelConfig> config = ParseModelConfig(original->config_json());
-  if (!config.ok()) return config.status();
-  RETURN_IF_ERROR(ValidateTensors(*config, original->tensors()));
-  const absl::StatusOr<ModelSpec> spec = Spec(*config);
-  if (!spec.ok()) return spec.status();
-  const absl::StatusOr<std::string> fingerprint = ModelFingerprint(*config, *original);
-  if (!fingerprint.ok()) return fingerprint.status();
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load(original->tokenizer_files(), *config);
-  if (!tokenizer.ok()) return tokenizer.status();
-  if (!(*tokenizer)->knows_text()) {
+  ASSIGN_OR_RETURN(const Checkpoint original, Checkpoint::Open(model));
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(original.config_json()));
+  RETURN_IF_ERROR(ValidateTensors(config, original.tensors()));
+  ASSIGN_OR_RETURN(const ModelSpec spec, Spec(config));
+  ASSIGN_OR_RETURN(const std::string fingerprint, ModelFingerprint(config, original));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Load(original.tokenizer_files(), config));
+  if (!tokenizer->knows_text()) {
     return absl::FailedPreconditionError("model: it has no tokenizer");
   }
 
   RunPlan plan;
   plan.flags = run;
   plan.team = {.backend = run.backend,
-               .spec = *spec,
+               .spec = spec,
                .trained = train == "all" ? TrainedPart::kAll : TrainedPart::kPredictor,
                .init = {.seed = run.seed},
-               .original = &*original,
+               .original = &original,
                .teacher = true,
                .loss = LossKind::kAnswers,
                .trainer = Trainer()};
-  plan.tokenizer = tokenizer->get();
-  plan.tokenizer_fingerprint = original->tokenizer_fingerprint();
-  plan.texts = {.tokenizer = original->tokenizer_files(),
-                .generation_config_json = original->generation_config_json()};
+  plan.tokenizer = tokenizer.get();
+  plan.tokenizer_fingerprint = original.tokenizer_fingerprint();
+  plan.texts = {.tokenizer = original.tokenizer_files(),
+                .generation_config_json = original.generation_config_json()};
   plan.config_json = [&](float beta) {
-    return AdaptedConfigJson(original->config_json(), *spec, beta);
+    return AdaptedConfigJson(original.config_json(), spec, beta);
   };
-  plan.settings = Settings(*fingerprint);
+  plan.settings = Settings(fingerprint);
   plan.method = Method();
   plan.steer_from = StepsOf(gate_share * kSettling, run.steps);
   plan.original = std::filesystem::path(model).lexically_normal().filename().string();

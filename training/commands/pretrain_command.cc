@@ -165,9 +165,8 @@ std::map<std::string, std::string> PretrainCommand::Settings() const {
 
 absl::Status PretrainCommand::OpenInit(std::optional<Checkpoint>& checkpoint) const {
   if (init.empty()) return absl::OkStatus();
-  absl::StatusOr<Checkpoint> opened = Checkpoint::Open(init);
-  if (!opened.ok()) return opened.status();
-  checkpoint.emplace(*std::move(opened));
+  ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(init));
+  checkpoint.emplace(std::move(opened));
   return absl::OkStatus();
 }
 
@@ -180,10 +179,8 @@ absl::Status PretrainCommand::Run() {
   }
   if (shape.head_dim % 2 != 0) return InvalidField("head_dim", "must be even");
   if (shape.block_size % 4 != 0) return InvalidField("block_size", "must be a multiple of 4");
-  const absl::StatusOr<LoadedTokenizer> loaded = LoadTokenizerFolder(tokenizer, shape);
-  if (!loaded.ok()) return loaded.status();
-  const absl::StatusOr<ModelSpec> spec = Spec();
-  if (!spec.ok()) return spec.status();
+  ASSIGN_OR_RETURN(const LoadedTokenizer loaded, LoadTokenizerFolder(tokenizer, shape));
+  ASSIGN_OR_RETURN(const ModelSpec spec, Spec());
 
   std::optional<Checkpoint> first;
   RETURN_IF_ERROR(OpenInit(first));
@@ -191,15 +188,15 @@ absl::Status PretrainCommand::Run() {
   RunPlan plan;
   plan.flags = run;
   plan.team = {.backend = run.backend,
-               .spec = *spec,
+               .spec = spec,
                .init = {.seed = run.seed},
                .original = first ? &*first : nullptr,
                .loss = LossKind::kText,
                .trainer = Trainer()};
-  plan.tokenizer = loaded->tokenizer.get();
-  plan.tokenizer_fingerprint = loaded->fingerprint;
-  plan.texts.tokenizer = loaded->files;
-  plan.config_json = [&spec](float beta) { return PretrainedConfigJson(*spec, beta); };
+  plan.tokenizer = loaded.tokenizer.get();
+  plan.tokenizer_fingerprint = loaded.fingerprint;
+  plan.texts.tokenizer = loaded.files;
+  plan.config_json = [&spec](float beta) { return PretrainedConfigJson(spec, beta); };
   plan.settings = Settings();
   plan.settings["init"] = first ? first->files_fingerprint() : "random";
   plan.method =

@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "engine/base/status_macros.h"
+
 namespace eta::training {
 namespace {
 
@@ -48,9 +50,8 @@ absl::StatusOr<MicroBatches> ReadMicroBatches(TrainingData& data, LossKind loss,
                                               int32_t micro_batches, int32_t sequences) {
   MicroBatches batches;
   for (int32_t i = 0; i < micro_batches; ++i) {
-    const absl::StatusOr<TrainingSequences> read = data.Read(first, sequences);
-    if (!read.ok()) return read.status();
-    batches.push_back(BatchOf(*read, loss));
+    ASSIGN_OR_RETURN(const TrainingSequences read, data.Read(first, sequences));
+    batches.push_back(BatchOf(read, loss));
     first += static_cast<uint64_t>(sequences);
   }
   return batches;

@@ -60,11 +60,10 @@ class Results {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::Create(const TeamOptions& options) {
-  absl::StatusOr<std::vector<std::unique_ptr<TrainingBackend>>> backends =
-      MakeTrainingBackends(options.backend);
-  if (!backends.ok()) return backends.status();
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<TrainingBackend>> backends,
+                   MakeTrainingBackends(options.backend));
   std::unique_ptr<RankTeam> team(new RankTeam(options));
-  for (std::unique_ptr<TrainingBackend>& backend : *backends) {
+  for (std::unique_ptr<TrainingBackend>& backend : backends) {
     Rank& rank = team->ranks_.emplace_back();
     rank.backend = std::move(backend);
     RETURN_IF_ERROR(team->Begin(rank));
@@ -73,40 +72,28 @@ absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::Create(const TeamOptions& op
 }
 
 absl::Status RankTeam::Begin(Rank& rank) const {
-  absl::StatusOr<std::unique_ptr<Parameters>> parameters =
-      Parameters::Create(options_.spec, options_.trained, *rank.backend);
-  if (!parameters.ok()) return parameters.status();
-  rank.parameters = *std::move(parameters);
+  ASSIGN_OR_RETURN(rank.parameters,
+                   Parameters::Create(options_.spec, options_.trained, *rank.backend));
   RETURN_IF_ERROR(options_.original == nullptr
                       ? rank.parameters->Initialise(options_.init)
                       : rank.parameters->Load(*options_.original, options_.init));
-  absl::StatusOr<std::unique_ptr<TrainingModel>> model =
-      TrainingModel::Create(options_.spec, *rank.parameters, options_.limits);
-  if (!model.ok()) return model.status();
-  rank.model = *std::move(model);
+  ASSIGN_OR_RETURN(rank.model,
+                   TrainingModel::Create(options_.spec, *rank.parameters, options_.limits));
 
   if (options_.teacher) {
-    const absl::StatusOr<ModelConfig> config = ParseModelConfig(options_.original->config_json());
-    if (!config.ok()) return config.status();
-    const ModelSpec spec = SpecOf(*config);
-    absl::StatusOr<std::unique_ptr<Parameters>> frozen =
-        Parameters::Create(spec, TrainedPart::kNothing, *rank.backend);
-    if (!frozen.ok()) return frozen.status();
-    rank.teacher_parameters = *std::move(frozen);
+    ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(options_.original->config_json()));
+    const ModelSpec spec = SpecOf(config);
+    ASSIGN_OR_RETURN(rank.teacher_parameters,
+                     Parameters::Create(spec, TrainedPart::kNothing, *rank.backend));
     RETURN_IF_ERROR(rank.teacher_parameters->Load(*options_.original, options_.init));
     ModelLimits limits = options_.limits;
     limits.backward = false;
-    absl::StatusOr<std::unique_ptr<TrainingModel>> teacher =
-        TrainingModel::Create(spec, *rank.teacher_parameters, limits);
-    if (!teacher.ok()) return teacher.status();
-    rank.teacher = *std::move(teacher);
+    ASSIGN_OR_RETURN(rank.teacher, TrainingModel::Create(spec, *rank.teacher_parameters, limits));
   }
 
   rank.source = std::make_unique<RankSource>();
-  absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-      Trainer::Create(options_.trainer, *rank.model, rank.teacher.get(), *rank.source);
-  if (!trainer.ok()) return trainer.status();
-  rank.trainer = *std::move(trainer);
+  ASSIGN_OR_RETURN(rank.trainer, Trainer::Create(options_.trainer, *rank.model, rank.teacher.get(),
+                                                 *rank.source));
   return absl::OkStatus();
 }
 
@@ -119,10 +106,9 @@ absl::StatusOr<RankTeam::StepBatches> RankTeam::Read(TrainingData& data, uint64_
   const int32_t sequences = options_.limits.sequences;
   StepBatches step;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    absl::StatusOr<MicroBatches> batches =
-        ReadMicroBatches(data, options_.loss, first, micro_batches, sequences);
-    if (!batches.ok()) return batches.status();
-    step.push_back(*std::move(batches));
+    ASSIGN_OR_RETURN(MicroBatches batches,
+                     ReadMicroBatches(data, options_.loss, first, micro_batches, sequences));
+    step.push_back(std::move(batches));
     first += static_cast<uint64_t>(micro_batches) * static_cast<uint64_t>(sequences);
   }
   return step;
@@ -135,9 +121,8 @@ absl::StatusOr<RankTeam::StepBatches> RankTeam::Take(TrainingData& data, uint64_
 }
 
 absl::StatusOr<StepReport> RankTeam::Step(TrainingData& data, uint64_t first) {
-  absl::StatusOr<StepBatches> batches = Take(data, first);
-  if (!batches.ok()) return batches.status();
-  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i].source->Give(std::move((*batches)[i]));
+  ASSIGN_OR_RETURN(StepBatches batches, Take(data, first));
+  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i].source->Give(std::move(batches[i]));
   ahead_first_ = first + static_cast<uint64_t>(sequences_per_step());
   ahead_ = std::async(std::launch::async,
                       [this, &data, next = ahead_first_] { return Read(data, next); });

@@ -123,10 +123,9 @@ absl::Status SaveRun(const std::string& path, const RankTeam& team, const RunPos
                                .settings = settings};
   const TensorFiller read = [&](const std::string& name, std::span<float> out) -> absl::Status {
     if (name.starts_with(kValue)) {
-      const absl::StatusOr<std::vector<float>> values =
-          parameters.Read(std::string_view(name).substr(sizeof(kValue) - 1));
-      if (!values.ok()) return values.status();
-      std::ranges::copy(*values, out.begin());
+      ASSIGN_OR_RETURN(const std::vector<float> values,
+                       parameters.Read(std::string_view(name).substr(sizeof(kValue) - 1)));
+      std::ranges::copy(values, out.begin());
     } else {
       std::ranges::copy(MomentsOf(layout, trainer.adamw, name), out.begin());
     }
@@ -141,9 +140,8 @@ absl::StatusOr<RunPosition> RestoreRun(const TrainingCheckpoint& checkpoint, Ran
   RETURN_IF_ERROR(CheckSettings(state.settings, settings));
   const ParameterLayout& layout = team.parameters().layout();
   RETURN_IF_ERROR(checkpoint.CheckTensors(ShapesOf(layout)));
-  absl::StatusOr<TrainerState> trainer = TrainerStateOf(state);
-  if (!trainer.ok()) return trainer.status();
-  AdamWState& adamw = trainer->adamw;
+  ASSIGN_OR_RETURN(TrainerState trainer, TrainerStateOf(state));
+  AdamWState& adamw = trainer.adamw;
   adamw.first.resize(static_cast<size_t>(layout.trained_count()));
   adamw.second.resize(static_cast<size_t>(layout.trained_count()));
   for (const Parameter& parameter : layout.parameters()) {
@@ -158,7 +156,7 @@ absl::StatusOr<RunPosition> RestoreRun(const TrainingCheckpoint& checkpoint, Ran
     RETURN_IF_ERROR(
         checkpoint.Read(kSecond + parameter.name, std::span(adamw.second).subspan(offset, count)));
   }
-  RETURN_IF_ERROR(team.WriteState(*trainer));
+  RETURN_IF_ERROR(team.WriteState(trainer));
   return RunPosition{.sequences = state.sequences, .seconds = state.seconds};
 }
 

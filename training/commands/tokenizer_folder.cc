@@ -22,9 +22,7 @@ absl::Status ReadFile(const std::string& folder, const char* name,
   const absl::StatusOr<InputFile> file = InputFile::Open(folder + "/" + name);
   if (absl::IsNotFound(file.status())) return absl::OkStatus();
   if (!file.ok()) return file.status();
-  absl::StatusOr<std::string> read = file->ReadAll(kMaxBytes);
-  if (!read.ok()) return read.status();
-  contents = *std::move(read);
+  ASSIGN_OR_RETURN(contents, file->ReadAll(kMaxBytes));
   return absl::OkStatus();
 }
 
@@ -33,9 +31,8 @@ absl::Status SetVocabulary(const TokenizerFiles& files, ModelConfig& config) {
   if (files.tokenizer_json) {
     return InvalidField("vocab_size", "is needed: a tokenizer.json may have fewer tokens");
   }
-  const absl::StatusOr<PieceTable> table = ParsePieceTable(*files.sentencepiece_model);
-  if (!table.ok()) return table.status();
-  config.vocab_size = static_cast<int32_t>(table->pieces.size());
+  ASSIGN_OR_RETURN(const PieceTable table, ParsePieceTable(*files.sentencepiece_model));
+  config.vocab_size = static_cast<int32_t>(table.pieces.size());
   return absl::OkStatus();
 }
 
@@ -56,13 +53,10 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerFolder(const std::string& folder,
         "tokenizer: the folder has no tokenizer.json and no tokenizer.model");
   }
   RETURN_IF_ERROR(SetVocabulary(files, config));
-  absl::StatusOr<std::string> digest =
-      Sha256Hex(files.tokenizer_json ? *files.tokenizer_json : *files.sentencepiece_model);
-  if (!digest.ok()) return digest.status();
-  loaded.fingerprint = *std::move(digest);
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(files, config);
-  if (!tokenizer.ok()) return tokenizer.status();
-  loaded.tokenizer = *std::move(tokenizer);
+  ASSIGN_OR_RETURN(
+      loaded.fingerprint,
+      Sha256Hex(files.tokenizer_json ? *files.tokenizer_json : *files.sentencepiece_model));
+  ASSIGN_OR_RETURN(loaded.tokenizer, Tokenizer::Load(files, config));
   const std::vector<int32_t>& beginning = loaded.tokenizer->beginning();
   config.bos_id = beginning.empty() ? -1 : beginning.front();
   config.eos_ids = loaded.tokenizer->eos_ids();

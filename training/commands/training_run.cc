@@ -65,42 +65,30 @@ absl::Status TrainingRun::Open() {
 
   DataOptions data = flags.Data();
   data.cache.note = [this](const std::string& text) { progress_.Say(text); };
-  absl::StatusOr<std::unique_ptr<TrainingData>> opened =
-      TrainingData::Open(data, *plan_.tokenizer, plan_.tokenizer_fingerprint);
-  if (!opened.ok()) return opened.status();
-  data_ = *std::move(opened);
+  ASSIGN_OR_RETURN(data_, TrainingData::Open(data, *plan_.tokenizer, plan_.tokenizer_fingerprint));
   if (!flags.held_out.empty()) {
-    absl::StatusOr<std::unique_ptr<HeldOut>> held_out =
-        HeldOut::Create(flags.HeldOutData(), *plan_.tokenizer);
-    if (!held_out.ok()) return held_out.status();
-    held_out_ = *std::move(held_out);
+    ASSIGN_OR_RETURN(held_out_, HeldOut::Create(flags.HeldOutData(), *plan_.tokenizer));
   }
 
   TeamOptions options = plan_.team;
   options.limits = {.sequences = flags.micro_batch,
                     .length = flags.sequence_tokens,
                     .recompute = flags.recompute};
-  absl::StatusOr<std::unique_ptr<RankTeam>> team = RankTeam::Create(options);
-  if (!team.ok()) return team.status();
-  team_ = *std::move(team);
+  ASSIGN_OR_RETURN(team_, RankTeam::Create(options));
   settings_ = flags.Settings();
   settings_.insert(plan_.settings.begin(), plan_.settings.end());
   settings_["texts"] = data_->sha256();
 
   if (there) {
-    const absl::StatusOr<TrainingCheckpoint> checkpoint =
-        TrainingCheckpoint::Open(flags.checkpoint_path());
-    if (!checkpoint.ok()) return checkpoint.status();
-    const absl::StatusOr<RunPosition> position = RestoreRun(*checkpoint, *team_, settings_);
-    if (!position.ok()) return position.status();
-    position_ = *position;
+    ASSIGN_OR_RETURN(const TrainingCheckpoint checkpoint,
+                     TrainingCheckpoint::Open(flags.checkpoint_path()));
+    ASSIGN_OR_RETURN(position_, RestoreRun(checkpoint, *team_, settings_));
     progress_.Say(absl::StrCat("going on after step ", team_->trainer().step()));
   } else if (plan_.prepare) {
     RETURN_IF_ERROR(plan_.prepare(*team_, *data_));
   }
-  absl::StatusOr<RunLog> log = RunLog::Open(flags.log_path(), team_->trainer().step(), history_);
-  if (!log.ok()) return log.status();
-  log_.emplace(*std::move(log));
+  ASSIGN_OR_RETURN(RunLog log, RunLog::Open(flags.log_path(), team_->trainer().step(), history_));
+  log_.emplace(std::move(log));
   progress_.Say(absl::StrFormat(
       "%d documents, %d tokens; %.2f passes over them; %s", data_->documents(),
       data_->text_tokens(),

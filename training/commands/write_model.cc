@@ -12,19 +12,16 @@ namespace eta::training {
 namespace {
 
 absl::StatusOr<HeldOutResult> Measure(const ModelToWrite& model) {
-  const absl::StatusOr<ModelConfig> config = ParseModelConfig(model.config_json);
-  if (!config.ok()) return config.status();
-  if (config->index == IndexKind::kOutlier) {
-    const absl::StatusOr<Checkpoint> written = Checkpoint::Open(model.folder);
-    if (!written.ok()) return written.status();
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json));
+  if (config.index == IndexKind::kOutlier) {
+    ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
     RETURN_IF_ERROR(MeasureIndexMetric(
-        *written, model.held_out->windows(),
+        written, model.held_out->windows(),
         {.backend = {.name = "cpu", .num_threads = model.threads}, .progress = {}},
         model.folder + "/index_metric.safetensors"));
   }
-  const absl::StatusOr<Checkpoint> written = Checkpoint::Open(model.folder);
-  if (!written.ok()) return written.status();
-  return model.held_out->Measure(*written, /*full_only=*/false, {});
+  ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
+  return model.held_out->Measure(written, /*full_only=*/false, {});
 }
 
 }  // namespace
@@ -37,11 +34,10 @@ absl::StatusOr<std::optional<HeldOutResult>> WriteModel(ModelToWrite model) {
     model.card.parameters += parameter.count;
   }
   if (model.held_out != nullptr) {
-    absl::StatusOr<HeldOutResult> measured = Measure(model);
-    if (!measured.ok()) return measured.status();
+    ASSIGN_OR_RETURN(HeldOutResult measured, Measure(model));
     model.card.context = model.held_out->context();
     model.card.prefill = model.held_out->prefill();
-    model.card.measured = *std::move(measured);
+    model.card.measured = std::move(measured);
   }
   RETURN_IF_ERROR(WriteWholeFile(model.folder + "/README.md", ModelCardText(model.card)));
   return model.card.measured;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "kernels/cuda/host/device.h"
 #include "training/cuda/attention/attention.h"
 #include "training/cuda/host/collective.h"
@@ -40,9 +41,7 @@ class CudaBackend final : public TrainingBackend {
         staging_(context_) {}
 
   absl::Status Open() {
-    absl::StatusOr<std::unique_ptr<Products>> products = Products::Open(context_);
-    if (!products.ok()) return products.status();
-    products_ = *std::move(products);
+    ASSIGN_OR_RETURN(products_, Products::Open(context_));
     return absl::OkStatus();
   }
   eta::cuda::Device& device() { return *device_; }
@@ -173,7 +172,7 @@ class CudaBackend final : public TrainingBackend {
     device_->MakeCurrent();
     device_->Check(cudaStreamSynchronize(device_->stream()), "training");
     absl::Status refused = std::exchange(context_.refused, absl::OkStatus());
-    if (absl::Status shortage = device_->TakeShortage(); !shortage.ok()) return shortage;
+    RETURN_IF_ERROR(device_->TakeShortage());
     return device_->status().ok() ? refused : device_->status();
   }
 
@@ -205,22 +204,20 @@ absl::StatusOr<std::vector<std::unique_ptr<TrainingBackend>>> MakeBackends(int n
   std::vector<std::unique_ptr<CudaBackend>> backends;
   std::vector<eta::cuda::Device*> devices;
   for (int i = 0; i < num_devices; ++i) {
-    absl::StatusOr<std::unique_ptr<eta::cuda::Device>> device = eta::cuda::Device::Open(i);
-    if (!device.ok()) return device.status();
-    if ((*device)->compute_capability() != 90) {
+    ASSIGN_OR_RETURN(std::unique_ptr<eta::cuda::Device> device, eta::cuda::Device::Open(i));
+    if (device->compute_capability() != 90) {
       return absl::UnavailableError(absl::StrCat(
-          "device: ", (*device)->name(), ": training needs compute capability 9.0 (Hopper)"));
+          "device: ", device->name(), ": training needs compute capability 9.0 (Hopper)"));
     }
-    backends.push_back(std::make_unique<CudaBackend>(*std::move(device)));
-    if (absl::Status opened = backends.back()->Open(); !opened.ok()) return opened;
+    backends.push_back(std::make_unique<CudaBackend>(std::move(device)));
+    RETURN_IF_ERROR(backends.back()->Open());
     devices.push_back(&backends.back()->device());
   }
   if (num_devices > 1) {
-    absl::StatusOr<std::vector<std::unique_ptr<Collective>>> ends = Collective::Open(devices);
-    if (!ends.ok()) return ends.status();
+    ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Collective>> ends, Collective::Open(devices));
     for (int i = 0; i < num_devices; ++i) {
       const auto at = static_cast<size_t>(i);
-      backends[at]->Join(i, num_devices, std::move((*ends)[at]));
+      backends[at]->Join(i, num_devices, std::move(ends[at]));
     }
   }
   return std::vector<std::unique_ptr<TrainingBackend>>(std::make_move_iterator(backends.begin()),

@@ -59,12 +59,11 @@ absl::StatusOr<RetrievalSequences> RetrievalSequences::Create(const TokenCorpus&
       task.sentences.resize(std::max<size_t>(task.sentences.size(), static_cast<size_t>(keys)),
                             task.sentences.front());
       task.questions.resize(4, task.questions.front());
-      const absl::StatusOr<TaskTokens> parts = TokenizeTask(task, tokenizer);
-      if (!parts.ok()) return parts.status();
-      if (made.SizeOf(*parts) <= length / kTextToTask) continue;
+      ASSIGN_OR_RETURN(const TaskTokens parts, TokenizeTask(task, tokenizer));
+      if (made.SizeOf(parts) <= length / kTextToTask) continue;
       if (keys > 2) return made;
       return InvalidField("retrieval",
-                          absl::StrCat("its tasks take up to ", made.SizeOf(*parts),
+                          absl::StrCat("its tasks take up to ", made.SizeOf(parts),
                                        " tokens; sequences must have twice as many, not ", length));
     }
     made.most_keys_ = keys;
@@ -76,18 +75,17 @@ absl::Status RetrievalSequences::Make(uint64_t number, std::span<int32_t> tokens
                                       std::span<uint8_t> answers) const {
   Draws draws(seed_, DrawPurpose::kRetrieval, number);
   const auto kind = static_cast<RetrievalKind>(number % kRetrievalKinds);
-  const absl::StatusOr<TaskTokens> task =
-      TokenizeTask(MakeRetrievalTask(kind, most_keys_, draws), tokenizer_);
-  if (!task.ok()) return task.status();
+  ASSIGN_OR_RETURN(const TaskTokens task,
+                   TokenizeTask(MakeRetrievalTask(kind, most_keys_, draws), tokenizer_));
   // Numbers differ in their tokens: a task may be longer than those that were tried.
-  if (SizeOf(*task) >= length_) return absl::InternalError("retrieval: a task is too long");
-  std::vector<int32_t> text(length_ - SizeOf(*task));
+  if (SizeOf(task) >= length_) return absl::InternalError("retrieval: a task is too long");
+  std::vector<int32_t> text(length_ - SizeOf(task));
   RETURN_IF_ERROR(corpus_.Read(draws.Below(corpus_.tokens() - text.size() + 1), text));
 
   SequenceWriter writer(tokens, answers);
   writer.Add(tokenizer_.beginning());
-  writer.Add(HideNeedles(text, PlaceNeedles(task->needles, text, tokenizer_, draws)));
-  for (const QuestionTokens& question : task->questions) writer.Add(question);
+  writer.Add(HideNeedles(text, PlaceNeedles(task.needles, text, tokenizer_, draws)));
+  for (const QuestionTokens& question : task.questions) writer.Add(question);
   if (!tokenizer_.eos_ids().empty()) writer.Add(std::span(tokenizer_.eos_ids()).first(1));
   return absl::OkStatus();
 }

@@ -34,15 +34,13 @@ int32_t TokenAt(std::span<const std::byte> bytes, uint32_t token_bytes, size_t i
 }  // namespace
 
 absl::StatusOr<TokenCache> TokenCache::Open(const std::string& path, int32_t vocab_size) {
-  absl::StatusOr<InputFile> file = InputFile::Open(path, kAnyWriter);
-  if (!file.ok()) return file.status();
+  ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path, kAnyWriter));
   std::array<std::byte, kTokenCacheHeaderBytes> first{};
-  const auto size = static_cast<size_t>(std::min<uint64_t>(file->size(), first.size()));
-  RETURN_IF_ERROR(file->ReadAt(0, std::span(first).first(size)));
-  absl::StatusOr<TokenCacheHeader> header =
-      ParseTokenCacheHeader(std::span(first).first(size), file->size());
-  if (!header.ok()) return header.status();
-  TokenCache cache(*std::move(file), *std::move(header));
+  const auto size = static_cast<size_t>(std::min<uint64_t>(file.size(), first.size()));
+  RETURN_IF_ERROR(file.ReadAt(0, std::span(first).first(size)));
+  ASSIGN_OR_RETURN(TokenCacheHeader header,
+                   ParseTokenCacheHeader(std::span(first).first(size), file.size()));
+  TokenCache cache(std::move(file), std::move(header));
   RETURN_IF_ERROR(cache.CheckTokens(vocab_size));
   return cache;
 }
@@ -64,9 +62,8 @@ absl::Status TokenCache::CheckTokens(int32_t vocab_size) const {
           absl::StrCat("token cache: token ", at + i, " is outside the vocabulary"));
     }
   }
-  const absl::StatusOr<std::string> hex = digest.Hex();
-  if (!hex.ok()) return hex.status();
-  if (*hex == header_.tokens_sha256) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string hex, digest.Hex());
+  if (hex == header_.tokens_sha256) return absl::OkStatus();
   return absl::DataLossError("token cache: the tokens are not those that were written");
 }
 
@@ -96,25 +93,23 @@ absl::StatusOr<TokenCache> OpenTokenCache(const std::string& text, const Tokeniz
         error.value(),
         absl::StrCat("cache: the folder ", Quoted(options.folder), " cannot be made"));
   }
-  const absl::StatusOr<InputFile> file = InputFile::Open(text, kAnyWriter);
-  if (!file.ok()) return file.status();
-  const absl::StatusOr<std::string> digest = file->Sha256Hex();
-  if (!digest.ok()) return digest.status();
-  const std::string path = absl::StrCat(options.folder, "/", digest->substr(0, 16), "-",
+  ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(text, kAnyWriter));
+  ASSIGN_OR_RETURN(const std::string digest, file.Sha256Hex());
+  const std::string path = absl::StrCat(options.folder, "/", digest.substr(0, 16), "-",
                                         options.tokenizer_sha256.substr(0, 16), ".tokens");
 
   absl::StatusOr<TokenCache> cache = TokenCache::Open(path, tokenizer.vocab_size());
-  const bool whole = cache.ok() && cache->header().text_sha256 == *digest &&
+  const bool whole = cache.ok() && cache->header().text_sha256 == digest &&
                      cache->header().tokenizer_sha256 == options.tokenizer_sha256;
   if (whole) return cache;
   if (options.note && !absl::IsNotFound(cache.status())) {
     options.note(
-        absl::StrCat("token cache of ", Quoted(file->name()), " is made again: ",
+        absl::StrCat("token cache of ", Quoted(file.name()), " is made again: ",
                      cache.ok() ? "it is another text's" : std::string(cache.status().message())));
   }
-  if (options.note) options.note(absl::StrCat("tokenizing ", Quoted(file->name())));
+  if (options.note) options.note(absl::StrCat("tokenizing ", Quoted(file.name())));
   RETURN_IF_ERROR(
-      WriteTokenCache(path, text, *digest, tokenizer, options.tokenizer_sha256, options.threads));
+      WriteTokenCache(path, text, digest, tokenizer, options.tokenizer_sha256, options.threads));
   return TokenCache::Open(path, tokenizer.vocab_size());
 }
 

@@ -34,11 +34,10 @@ absl::StatusOr<Batch> ReadBatch(TextSource& source) {
   Batch batch;
   size_t bytes = 0;
   while (bytes < kBatchBytes) {
-    absl::StatusOr<std::optional<std::string>> document = source.Next();
-    if (!document.ok()) return document.status();
-    if (!document->has_value()) break;
-    bytes += (*document)->size() + 1;
-    batch.documents.push_back(**std::move(document));
+    ASSIGN_OR_RETURN(std::optional<std::string> document, source.Next());
+    if (!document.has_value()) break;
+    bytes += document->size() + 1;
+    batch.documents.push_back(*std::move(document));
   }
   return batch;
 }
@@ -88,11 +87,10 @@ class CacheWriter {
   }
 
   absl::Status Finish(const std::string& text_sha256, const std::string& tokenizer_sha256) {
-    const absl::StatusOr<std::string> digest = digest_.Hex();
-    if (!digest.ok()) return digest.status();
+    ASSIGN_OR_RETURN(const std::string digest, digest_.Hex());
     header_.text_sha256 = text_sha256;
     header_.tokenizer_sha256 = tokenizer_sha256;
-    header_.tokens_sha256 = *digest;
+    header_.tokens_sha256 = digest;
     RETURN_IF_ERROR(file_.WriteAt(0, WriteTokenCacheHeader(header_)));
     return file_.Commit();
   }
@@ -117,18 +115,15 @@ class CacheWriter {
 absl::Status WriteTokenCache(const std::string& path, const std::string& text,
                              const std::string& text_sha256, const Tokenizer& tokenizer,
                              const std::string& tokenizer_sha256, int threads) {
-  const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text, kLimits);
-  if (!source.ok()) return source.status();
-  absl::StatusOr<OutputFile> file = OutputFile::Create(path);
-  if (!file.ok()) return file.status();
-  CacheWriter writer(*std::move(file), tokenizer);
+  ASSIGN_OR_RETURN(const std::unique_ptr<TextSource> source, TextSource::Open(text, kLimits));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+  CacheWriter writer(std::move(file), tokenizer);
   RETURN_IF_ERROR(writer.Begin());
   while (true) {
-    absl::StatusOr<Batch> batch = ReadBatch(**source);
-    if (!batch.ok()) return batch.status();
-    if (batch->documents.empty()) break;
-    Tokenize(*batch, tokenizer, threads);
-    RETURN_IF_ERROR(writer.Add(*batch));
+    ASSIGN_OR_RETURN(Batch batch, ReadBatch(*source));
+    if (batch.documents.empty()) break;
+    Tokenize(batch, tokenizer, threads);
+    RETURN_IF_ERROR(writer.Add(batch));
   }
   return writer.Finish(text_sha256, tokenizer_sha256);
 }

@@ -26,9 +26,7 @@ absl::StatusOr<TokenCorpus> TokenCorpus::Open(std::span<const std::string> texts
     corpus.documents_ += cache->header().documents;
     corpus.caches_.push_back(*std::move(cache));
   }
-  absl::StatusOr<std::string> digest = Sha256Hex(digests);
-  if (!digest.ok()) return digest.status();
-  corpus.sha256_ = *std::move(digest);
+  ASSIGN_OR_RETURN(corpus.sha256_, Sha256Hex(digests));
   return corpus;
 }
 

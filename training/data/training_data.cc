@@ -14,26 +14,23 @@ namespace eta::training {
 
 absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Open(
     DataOptions options, const Tokenizer& tokenizer, const std::string& tokenizer_fingerprint) {
-  const absl::StatusOr<std::string> digest = TokenizerDigest(tokenizer_fingerprint, tokenizer);
-  if (!digest.ok()) return digest.status();
-  options.cache.tokenizer_sha256 = *digest;
-  absl::StatusOr<TokenCorpus> corpus = TokenCorpus::Open(options.texts, tokenizer, options.cache);
-  if (!corpus.ok()) return corpus.status();
+  ASSIGN_OR_RETURN(options.cache.tokenizer_sha256,
+                   TokenizerDigest(tokenizer_fingerprint, tokenizer));
+  ASSIGN_OR_RETURN(TokenCorpus corpus, TokenCorpus::Open(options.texts, tokenizer, options.cache));
   const auto step = static_cast<uint64_t>(options.sequence_tokens);
-  if (corpus->tokens() < step + 1) {
+  if (corpus.tokens() < step + 1) {
     return InvalidField("text", absl::StrCat("one sequence takes ", step + 1,
-                                             " tokens, the texts hold ", corpus->tokens()));
+                                             " tokens, the texts hold ", corpus.tokens()));
   }
-  const uint64_t sequences = (corpus->tokens() - 1) / step;
+  const uint64_t sequences = (corpus.tokens() - 1) / step;
   if (sequences > std::numeric_limits<uint32_t>::max()) {
     return InvalidField("text", absl::StrCat("fills ", sequences, " sequences, over 2^32 - 1"));
   }
-  std::unique_ptr<TrainingData> data(new TrainingData(options, *std::move(corpus), sequences));
+  std::unique_ptr<TrainingData> data(new TrainingData(options, std::move(corpus), sequences));
   if (options.retrieval_share > 0.0) {
-    absl::StatusOr<RetrievalSequences> retrieval =
-        RetrievalSequences::Create(data->corpus_, tokenizer, step + 1, options.seed);
-    if (!retrieval.ok()) return retrieval.status();
-    data->retrieval_.emplace(*std::move(retrieval));
+    ASSIGN_OR_RETURN(RetrievalSequences retrieval,
+                     RetrievalSequences::Create(data->corpus_, tokenizer, step + 1, options.seed));
+    data->retrieval_.emplace(retrieval);
   }
   return data;
 }

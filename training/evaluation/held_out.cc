@@ -87,10 +87,9 @@ absl::StatusOr<std::unique_ptr<HeldOut>> HeldOut::Create(const HeldOutOptions& o
 
 absl::Status HeldOut::Cut() {
   for (const std::string& text : options_.texts) {
-    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text);
-    if (!source.ok()) return source.status();
+    ASSIGN_OR_RETURN(const std::unique_ptr<TextSource> source, TextSource::Open(text));
     absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-        ReadWindows(**source, tokenizer_, options_.context, options_.windows);
+        ReadWindows(*source, tokenizer_, options_.context, options_.windows);
     if (!cut.ok()) {
       return InvalidField("held_out", absl::StrCat(Quoted(FileName(text)), ": ",
                                                    std::string(cut.status().message())));
@@ -99,51 +98,46 @@ absl::Status HeldOut::Cut() {
     begins_.push_back(windows_.size());
   }
   if (options_.needles == 0) return absl::OkStatus();
-  const absl::StatusOr<std::unique_ptr<TextSource>> source =
-      TextSource::Open(options_.texts.front());
-  if (!source.ok()) return source.status();
-  absl::StatusOr<std::vector<NeedleWindow>> needles = ReadNeedleWindows(
-      **source, tokenizer_, {.context = options_.context, .windows = options_.needles});
-  if (!needles.ok()) return needles.status();
-  needles_ = *std::move(needles);
+  ASSIGN_OR_RETURN(const std::unique_ptr<TextSource> source,
+                   TextSource::Open(options_.texts.front()));
+  ASSIGN_OR_RETURN(needles_,
+                   ReadNeedleWindows(*source, tokenizer_,
+                                     {.context = options_.context, .windows = options_.needles}));
   return absl::OkStatus();
 }
 
 absl::StatusOr<HeldOutResult> HeldOut::Measure(
     const TensorSource& model, bool full_only,
     const std::function<void(int64_t done, int64_t total)>& progress) const {
-  const absl::StatusOr<ModelConfig> config = ParseModelConfig(model.config_json());
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options_.backend);
-  if (!backend.ok()) return backend.status();
-  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = SequenceRunner::Create(
-      model, **backend,
-      {.geometry = MakeKvGeometry(*config, DType::kFloat16), .max_context = options_.context});
-  if (!runner.ok()) return runner.status();
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, MakeBackend(options_.backend));
+  ASSIGN_OR_RETURN(const std::unique_ptr<SequenceRunner> runner,
+                   SequenceRunner::Create(model, *backend,
+                                          {.geometry = MakeKvGeometry(config, DType::kFloat16),
+                                           .max_context = options_.context}));
 
   HeldOutResult result;
-  result.sparse = config->has_predictor && !full_only;
-  const std::vector<EvaluatedAttention> attentions = Attentions(*config, result.sparse);
+  result.sparse = config.has_predictor && !full_only;
+  const std::vector<EvaluatedAttention> attentions = Attentions(config, result.sparse);
   for (size_t i = 0; i < options_.texts.size(); ++i) {
     const auto windows = std::span(windows_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
-    const absl::StatusOr<std::vector<AttentionScore>> scores =
-        EvaluatePerplexity(**runner, windows, attentions,
-                           {.prefill = prefill(),
-                            .recall = false,
-                            .special_ids = tokenizer_.special_ids(),
-                            .progress = progress});
-    if (!scores.ok()) return scores.status();
-    result.texts.push_back(ScoreOf(FileName(options_.texts[i]), *scores));
+    ASSIGN_OR_RETURN(const std::vector<AttentionScore> scores,
+                     EvaluatePerplexity(*runner, windows, attentions,
+                                        {.prefill = prefill(),
+                                         .recall = false,
+                                         .special_ids = tokenizer_.special_ids(),
+                                         .progress = progress}));
+    result.texts.push_back(ScoreOf(FileName(options_.texts[i]), scores));
   }
   result.all = MeanOf(result.texts);
   if (needles_.empty()) return result;
-  const absl::StatusOr<std::vector<NeedleScore>> needles =
-      EvaluateNeedles(**runner, needles_, attentions,
-                      {.special_ids = tokenizer_.special_ids(), .progress = progress});
-  if (!needles.ok()) return needles.status();
+  ASSIGN_OR_RETURN(
+      const std::vector<NeedleScore> needles,
+      EvaluateNeedles(*runner, needles_, attentions,
+                      {.special_ids = tokenizer_.special_ids(), .progress = progress}));
   result.needles = static_cast<int32_t>(needles_.size());
-  result.full_hits = Hits(needles->front());
-  result.sparse_hits = result.sparse ? Hits(needles->back()) : 0;
+  result.full_hits = Hits(needles.front());
+  result.sparse_hits = result.sparse ? Hits(needles.back()) : 0;
   return result;
 }
 

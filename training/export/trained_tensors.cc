@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta::training {
 namespace {
@@ -58,11 +59,10 @@ absl::StatusOr<std::vector<std::byte>> TrainedTensors::Read(const std::string& n
   if (parameters_.layout().Find(name) == nullptr) {
     return std::vector<std::byte>(found->second.bytes());
   }
-  const absl::StatusOr<std::vector<float>> values = parameters_.Read(name);
-  if (!values.ok()) return values.status();
+  ASSIGN_OR_RETURN(const std::vector<float> values, parameters_.Read(name));
   std::vector<std::byte> data(found->second.bytes());
-  for (size_t i = 0; i < values->size(); ++i) {
-    StoreElement(found->second.dtype, data.data(), static_cast<int64_t>(i), (*values)[i]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    StoreElement(found->second.dtype, data.data(), static_cast<int64_t>(i), values[i]);
   }
   return data;
 }

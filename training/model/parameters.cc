@@ -40,11 +40,10 @@ absl::StatusOr<std::vector<float>> ReadTensor(const TensorSource& source,
     return absl::FailedPreconditionError(absl::StrCat(Quoted(parameter.name), " is missing"));
   }
   RETURN_IF_ERROR(CheckTensor(parameter, found->second));
-  auto bytes = source.Read(parameter.name);
-  if (!bytes.ok()) return bytes.status();
+  ASSIGN_OR_RETURN(auto bytes, source.Read(parameter.name));
   std::vector<float> values(static_cast<size_t>(parameter.count));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = LoadElement(found->second.dtype, bytes->data(), static_cast<int64_t>(i));
+    values[i] = LoadElement(found->second.dtype, bytes.data(), static_cast<int64_t>(i));
     if (!std::isfinite(values[i])) {
       return absl::FailedPreconditionError(
           absl::StrCat(Quoted(parameter.name), " is not finite at element ", i));
@@ -57,11 +56,9 @@ absl::StatusOr<std::vector<float>> ReadTensor(const TensorSource& source,
 absl::Status CheckTiedHead(const TensorSource& source) {
   constexpr char kHead[] = "lm_head.weight";
   if (!source.tensors().contains(kHead)) return absl::OkStatus();
-  auto head = source.Read(kHead);
-  if (!head.ok()) return head.status();
-  auto embedding = source.Read("model.embed_tokens.weight");
-  if (!embedding.ok()) return embedding.status();
-  if (*head == *embedding) return absl::OkStatus();
+  ASSIGN_OR_RETURN(auto head, source.Read(kHead));
+  ASSIGN_OR_RETURN(auto embedding, source.Read("model.embed_tokens.weight"));
+  if (head == embedding) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "\"lm_head.weight\" is not the embedding, which tie_word_embeddings says it is");
 }
@@ -78,9 +75,7 @@ absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const ModelSpec& 
   auto parameters = std::unique_ptr<Parameters>(new Parameters(spec, trained, backend));
   const auto allocate = [&](int64_t count, DType dtype,
                             std::unique_ptr<Buffer>& buffer) -> absl::Status {
-    auto allocated = backend.Allocate(static_cast<size_t>(count) * SizeOf(dtype));
-    if (!allocated.ok()) return allocated.status();
-    buffer = *std::move(allocated);
+    ASSIGN_OR_RETURN(buffer, backend.Allocate(static_cast<size_t>(count) * SizeOf(dtype)));
     backend.Zero(buffer->data(), buffer->size());
     return absl::OkStatus();
   };
@@ -110,11 +105,11 @@ absl::Status Parameters::Load(const TensorSource& source, const InitOptions& opt
   for (const Parameter& parameter : layout_.parameters()) {
     const bool starts_here =
         IsPredictor(parameter.name) && !source.tensors().contains(parameter.name);
-    auto values = starts_here ? InitialValues(parameter, options, spec_.config.num_layers)
-                              : ReadTensor(source, parameter);
-    if (!values.ok()) return values.status();
-    backend_.Upload(this->values() + parameter.offset, values->data(),
-                    values->size() * sizeof(float));
+    ASSIGN_OR_RETURN(auto values, starts_here
+                                      ? InitialValues(parameter, options, spec_.config.num_layers)
+                                      : ReadTensor(source, parameter));
+    backend_.Upload(this->values() + parameter.offset, values.data(),
+                    values.size() * sizeof(float));
   }
   Round();
   return backend_.Finish();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta::training {
 
@@ -17,10 +18,9 @@ absl::StatusOr<std::unique_ptr<AdamW>> AdamW::Create(const AdamWOptions& options
   }
   auto adamw = std::unique_ptr<AdamW>(new AdamW(options, parameters));
   for (std::unique_ptr<Buffer>* moment : {&adamw->first_, &adamw->second_}) {
-    auto buffer = parameters.backend().Allocate(
-        static_cast<size_t>(parameters.layout().trained_count()) * sizeof(float));
-    if (!buffer.ok()) return buffer.status();
-    *moment = *std::move(buffer);
+    ASSIGN_OR_RETURN(*moment,
+                     parameters.backend().Allocate(
+                         static_cast<size_t>(parameters.layout().trained_count()) * sizeof(float)));
     parameters.backend().Zero((*moment)->data(), (*moment)->size());
   }
   return adamw;

@@ -83,9 +83,8 @@ EvaluationRecord ReadEvaluation(JsonFields& fields) {
 }
 
 absl::Status ReadLine(std::string_view line, int64_t last_step, RunHistory& history) {
-  const absl::StatusOr<JsonTree> tree = ParseStrictJson("it", line, kMaxLineBytes, kMaxDepth);
-  if (!tree.ok()) return tree.status();
-  JsonFields fields(tree->root(), "");
+  ASSIGN_OR_RETURN(const JsonTree tree, ParseStrictJson("it", line, kMaxLineBytes, kMaxDepth));
+  JsonFields fields(tree.root(), "");
   const std::string event = fields.Text("event");
   if (event == "evaluation") {
     const EvaluationRecord record = ReadEvaluation(fields);

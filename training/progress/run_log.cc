@@ -26,11 +26,8 @@ absl::StatusOr<RunLog> RunLog::Open(const std::string& path, int64_t last_step,
         InputFile::Open(path, {.allow_writable_by_others = true});
     if (!file.ok() && !absl::IsNotFound(file.status())) return file.status();
     if (file.ok()) {
-      const absl::StatusOr<std::string> text = file->ReadAll(kMaxLogBytes);
-      if (!text.ok()) return text.status();
-      absl::StatusOr<RunHistory> parsed = ParseRunLog(*text, last_step);
-      if (!parsed.ok()) return parsed.status();
-      history = *std::move(parsed);
+      ASSIGN_OR_RETURN(const std::string text, file->ReadAll(kMaxLogBytes));
+      ASSIGN_OR_RETURN(history, ParseRunLog(text, last_step));
     }
   }
   RETURN_IF_ERROR(WriteWholeFile(path, HistoryText(history)));

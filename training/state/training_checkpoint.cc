@@ -32,9 +32,7 @@ class DigestedTensors {
 
   absl::StatusOr<std::span<const std::byte>> operator()(const std::string& name) {
     if (name == kCheckpointDigest) {
-      absl::StatusOr<std::string> hex = digest_.Hex();
-      if (!hex.ok()) return hex.status();
-      hex_ = *std::move(hex);
+      ASSIGN_OR_RETURN(hex_, digest_.Hex());
       return std::as_bytes(std::span(hex_));
     }
     const auto count = CheckedBytes(shapes_.at(name), 1);
@@ -59,26 +57,23 @@ class DigestedTensors {
 
 absl::Status WriteTrainingCheckpoint(const std::string& path, const TrainingState& state,
                                      const TensorShapes& shapes, const TensorFiller& read) {
-  const absl::StatusOr<std::string> text = WriteTrainingState(state);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(const std::string text, WriteTrainingState(state));
   std::map<std::string, TensorShape> written;
   for (const auto& [name, shape] : shapes) written[name] = {DType::kFloat32, shape};
   // Narrower elements come after wider ones: the digest is the last that is asked for.
   written[kCheckpointDigest] = {DType::kUInt8, {kCheckpointDigestCharacters}};
   DigestedTensors tensors(shapes, read);
   RETURN_IF_ERROR(StreamSafetensors(
-      path, {{kCheckpointFormatKey, kCheckpointFormat}, {kCheckpointStateKey, *text}}, written,
+      path, {{kCheckpointFormatKey, kCheckpointFormat}, {kCheckpointStateKey, text}}, written,
       [&](const std::string& name, std::vector<std::byte>& /*storage*/) { return tensors(name); }));
   return SyncFolder(std::filesystem::path(path).parent_path().string());
 }
 
 absl::StatusOr<TrainingCheckpoint> TrainingCheckpoint::Open(const std::string& path) {
-  absl::StatusOr<SafetensorsFile> file =
-      SafetensorsFile::Open(path, {.allow_writable_by_others = true});
-  if (!file.ok()) return file.status();
-  absl::StatusOr<TrainingState> state = ReadTrainingState(file->metadata(), file->tensors());
-  if (!state.ok()) return state.status();
-  TrainingCheckpoint checkpoint(*std::move(file), *std::move(state));
+  ASSIGN_OR_RETURN(SafetensorsFile file,
+                   SafetensorsFile::Open(path, {.allow_writable_by_others = true}));
+  ASSIGN_OR_RETURN(TrainingState state, ReadTrainingState(file.metadata(), file.tensors()));
+  TrainingCheckpoint checkpoint(std::move(file), std::move(state));
   RETURN_IF_ERROR(checkpoint.CheckDigest());
   return checkpoint;
 }
@@ -91,28 +86,24 @@ absl::Status TrainingCheckpoint::CheckDigest() const {
   std::ranges::sort(order);
   Sha256 digest;
   for (const auto& [begin, name] : order) {
-    const absl::StatusOr<std::vector<std::byte>> data = file_.Read(name);
-    if (!data.ok()) return data.status();
-    digest.Update({reinterpret_cast<const char*>(data->data()), data->size()});
+    ASSIGN_OR_RETURN(const std::vector<std::byte> data, file_.Read(name));
+    digest.Update({reinterpret_cast<const char*>(data.data()), data.size()});
   }
-  const absl::StatusOr<std::string> hex = digest.Hex();
-  if (!hex.ok()) return hex.status();
-  const absl::StatusOr<std::vector<std::byte>> expected = file_.Read(kCheckpointDigest);
-  if (!expected.ok()) return expected.status();
-  const std::span<const std::byte> computed = std::as_bytes(std::span(*hex));
-  if (std::ranges::equal(computed, *expected)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string hex, digest.Hex());
+  ASSIGN_OR_RETURN(const std::vector<std::byte> expected, file_.Read(kCheckpointDigest));
+  const std::span<const std::byte> computed = std::as_bytes(std::span(hex));
+  if (std::ranges::equal(computed, expected)) return absl::OkStatus();
   return absl::DataLossError("checkpoint: the file is damaged: its tensors are not as written");
 }
 
 absl::Status TrainingCheckpoint::Read(const std::string& name, std::span<float> out) const {
-  const absl::StatusOr<std::vector<std::byte>> data = file_.Read(name);
-  if (!data.ok()) return data.status();
+  ASSIGN_OR_RETURN(const std::vector<std::byte> data, file_.Read(name));
   const std::span<std::byte> bytes = std::as_writable_bytes(out);
-  if (data->size() != bytes.size()) {
+  if (data.size() != bytes.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint: tensor ", Quoted(name), " has another size"));
   }
-  std::ranges::copy(*data, bytes.begin());
+  std::ranges::copy(data, bytes.begin());
   return CheckFinite(name, out);
 }
 

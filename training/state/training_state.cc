@@ -8,6 +8,7 @@
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/json/json_writer.h"
+#include "engine/base/status_macros.h"
 
 namespace eta::training {
 namespace {
@@ -54,9 +55,8 @@ absl::StatusOr<std::string> WriteTrainingState(const TrainingState& state) {
 }
 
 absl::StatusOr<TrainingState> ParseTrainingState(std::string_view json) {
-  const absl::StatusOr<JsonTree> tree = ParseStrictJson(kWhat, json, kMaxBytes, kMaxDepth);
-  if (!tree.ok()) return tree.status();
-  JsonFields fields(tree->root(), "checkpoint: ");
+  ASSIGN_OR_RETURN(const JsonTree tree, ParseStrictJson(kWhat, json, kMaxBytes, kMaxDepth));
+  JsonFields fields(tree.root(), "checkpoint: ");
   TrainingState state;
   state.step = fields.Integer("step", 0, kMaxCount);
   state.sequences = fields.Integer("sequences", 0, kMaxCount);
@@ -79,8 +79,7 @@ absl::StatusOr<TrainingState> ParseTrainingState(std::string_view json) {
     }
     state.settings[name] = value.get<std::string>();
   }
-  const absl::Status status = fields.Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   return state;
 }
 

@@ -41,16 +41,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
     return absl::InvalidArgumentError("trainer: micro_batches and max_skipped must be at least 1");
   }
   auto trainer = std::unique_ptr<Trainer>(new Trainer(options, model, teacher, source));
-  auto adamw = AdamW::Create(options.adamw, model.parameters());
-  if (!adamw.ok()) return adamw.status();
-  trainer->adamw_ = *std::move(adamw);
+  ASSIGN_OR_RETURN(trainer->adamw_, AdamW::Create(options.adamw, model.parameters()));
   if (options.dual_ascent) trainer->dual_ascent_.emplace(*options.dual_ascent);
   const ModelConfig& c = model.spec().config;
   const size_t sums =
       kSums + 2 * static_cast<size_t>(c.num_layers) * static_cast<size_t>(c.num_query_heads);
-  auto buffer = trainer->backend_.Allocate(sums * sizeof(float));
-  if (!buffer.ok()) return buffer.status();
-  trainer->sums_ = *std::move(buffer);
+  ASSIGN_OR_RETURN(trainer->sums_, trainer->backend_.Allocate(sums * sizeof(float)));
   return trainer;
 }
 
@@ -95,9 +91,8 @@ absl::StatusOr<StepReport> Trainer::Step() {
   parameters.ZeroGradients();
   BatchLoss loss;
   for (const MicroBatch& batch : batches) {
-    auto ran = model_.Run(batch.view(), settings, teacher_, true);
-    if (!ran.ok()) return ran.status();
-    loss.Add(*ran);
+    ASSIGN_OR_RETURN(auto ran, model_.Run(batch.view(), settings, teacher_, true));
+    loss.Add(ran);
   }
   if (backend_.world_size() > 1) {
     backend_.AllReduce(parameters.gradients(), parameters.layout().trained_count());

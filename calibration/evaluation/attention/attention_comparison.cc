@@ -19,24 +19,20 @@ void ComparisonFlags::Register(CLI::App& command, const std::string& text_help) 
 absl::StatusOr<std::unique_ptr<AttentionComparison>> AttentionComparison::Load(
     const ComparisonFlags& flags) {
   if (flags.prefill >= flags.context) return InvalidField("prefill", "must be less than context");
-  absl::StatusOr<std::unique_ptr<TextSource>> text = TextSource::Open(flags.text);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Load(flags.runtime);
-  if (!runtime.ok()) return runtime.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<TextSource> text, TextSource::Open(flags.text));
+  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Load(flags.runtime));
   const KvGeometry geometry =
-      MakeKvGeometry((*runtime)->config(), flags.runtime.kv_dtype, flags.runtime.index_dtype);
-  absl::StatusOr<std::vector<EvaluatedAttention>> attentions =
-      flags.attentions.Resolve(**runtime, geometry);
-  if (!attentions.ok()) return attentions.status();
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load((*runtime)->checkpoint().tokenizer_files(), (*runtime)->config());
-  if (!tokenizer.ok()) return tokenizer.status();
+      MakeKvGeometry(runtime->config(), flags.runtime.kv_dtype, flags.runtime.index_dtype);
+  ASSIGN_OR_RETURN(std::vector<EvaluatedAttention> attentions,
+                   flags.attentions.Resolve(*runtime, geometry));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Load(runtime->checkpoint().tokenizer_files(), runtime->config()));
   std::unique_ptr<AttentionComparison> comparison(new AttentionComparison());
-  comparison->text_ = *std::move(text);
-  comparison->runtime_ = *std::move(runtime);
+  comparison->text_ = std::move(text);
+  comparison->runtime_ = std::move(runtime);
   comparison->geometry_ = geometry;
-  comparison->attentions_ = *std::move(attentions);
-  comparison->tokenizer_ = *std::move(tokenizer);
+  comparison->attentions_ = std::move(attentions);
+  comparison->tokenizer_ = std::move(tokenizer);
   return comparison;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/attention/attention_resolution.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 void AttentionFlags::Register(CLI::App& command) {
@@ -37,11 +38,10 @@ absl::StatusOr<std::vector<EvaluatedAttention>> AttentionFlags::Resolve(
   std::vector<EvaluatedAttention> evaluated;
   bool sparse = false;
   for (const std::string& name : names) {
-    absl::StatusOr<EvaluatedAttention> attention =
-        ResolveEvaluated(name, settings, loaded, geometry);
-    if (!attention.ok()) return attention.status();
-    sparse = sparse || !attention->options.admit_all;
-    evaluated.push_back(*std::move(attention));
+    ASSIGN_OR_RETURN(EvaluatedAttention attention,
+                     ResolveEvaluated(name, settings, loaded, geometry));
+    sparse = sparse || !attention.options.admit_all;
+    evaluated.push_back(std::move(attention));
   }
   if (!sparse && AsksOfSparseAttention(settings.attention)) {
     return InvalidField("attention", "full attention reads no setting but offset and special_keys");

@@ -26,11 +26,10 @@ absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded
                         absl::StrCat("the model takes ", config.num_layers, " layers of ",
                                      config.num_query_heads, " query heads"));
   }
-  const auto read = ParseModelConfig(loaded.checkpoint().config_json());  // without flags
-  if (!read.ok()) return read.status();
-  const auto model = ModelFingerprint(*read, loaded.checkpoint());
-  if (!model.ok()) return model.status();
-  const std::string& fingerprint = *model;
+  ASSIGN_OR_RETURN(const auto read,
+                   ParseModelConfig(loaded.checkpoint().config_json()));  // without flags
+  ASSIGN_OR_RETURN(const auto model, ModelFingerprint(read, loaded.checkpoint()));
+  const std::string& fingerprint = model;
   if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint) {
     return absl::FailedPreconditionError(
         absl::StrCat("model_fingerprint: the profile was made for model ",
@@ -90,16 +89,15 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
                                                     const Runtime& loaded,
                                                     const KvGeometry& model_geometry) {
   const ModelConfig& config = loaded.config();
-  const absl::StatusOr<AttentionName> name = ParseAttentionName(text);
-  if (!name.ok()) return name.status();
-  EvaluationSettings all = name->settings.Or(settings);
-  SetLocality(name->kind, all.attention);
+  ASSIGN_OR_RETURN(const AttentionName name, ParseAttentionName(text));
+  EvaluationSettings all = name.settings.Or(settings);
+  SetLocality(name.kind, all.attention);
   const KvGeometry geometry = GeometryFor(all, config, model_geometry);
   if (all.attention.temper_special.value_or(false) && config.gate == Gate::kNone) {
     return InvalidField("special_keys", "must be attend: the model has no gate");
   }
-  if (name->kind == AttentionKind::kFull) {
-    if (AsksOfSparseAttention(name->settings.attention)) {
+  if (name.kind == AttentionKind::kFull) {
+    if (AsksOfSparseAttention(name.settings.attention)) {
       return InvalidField("attention", "full attention prunes nothing and reads no such setting");
     }
     // The offset moves the gate too, so it applies to full attention as well.
@@ -114,31 +112,29 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
         .geometry = geometry};
   }
   AttentionChoice choice = {.mode = AttentionMode::kDynamic, .settings = all.attention};
-  if (name->kind == AttentionKind::kProfile) {
-    absl::StatusOr<ThresholdProfile> profile = ReadProfileFile(name->file);
-    if (!profile.ok()) return profile.status();
-    RETURN_IF_ERROR(CheckMadeFor(*profile, loaded, geometry));
+  if (name.kind == AttentionKind::kProfile) {
+    ASSIGN_OR_RETURN(ThresholdProfile profile, ReadProfileFile(name.file));
+    RETURN_IF_ERROR(CheckMadeFor(profile, loaded, geometry));
     choice.mode = AttentionMode::kProfile;
-    choice.profile = std::make_shared<const ThresholdProfile>(*std::move(profile));
+    choice.profile = std::make_shared<const ThresholdProfile>(std::move(profile));
   }
-  absl::StatusOr<std::shared_ptr<const Rival>> rival = MakeRival(*name, loaded);
-  if (!rival.ok()) return rival.status();
-  if (*rival != nullptr && all.attention.confirm.value_or(false)) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const Rival> rival, MakeRival(name, loaded));
+  if (rival != nullptr && all.attention.confirm.value_or(false)) {
     return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
   }
-  if (*rival != nullptr && all.attention.sparse_prefill.value_or(false)) {
+  if (rival != nullptr && all.attention.sparse_prefill.value_or(false)) {
     return InvalidField("prefill_attention",
                         "must be full: a rival chooses blocks of decode rows alone");
   }
   ResolvedAttention resolved = ResolveAttention(choice, config);
   AttentionOptions& options = resolved.options;
-  const bool dynamic = name->kind == AttentionKind::kDynamic;
-  options.relative = name->kind == AttentionKind::kRelative || (dynamic && !config.has_predictor) ||
+  const bool dynamic = name.kind == AttentionKind::kDynamic;
+  options.relative = name.kind == AttentionKind::kRelative || (dynamic && !config.has_predictor) ||
                      (choice.profile && choice.profile->relative_c);
   if (options.relative) RETURN_IF_ERROR(CheckRelative(config, geometry));
   if (choice.profile) options.relative_c = choice.profile->relative_c.value_or(options.relative_c);
-  if (name->kind == AttentionKind::kRelative) {
-    options.relative_c = name->number.value_or(options.relative_c);
+  if (name.kind == AttentionKind::kRelative) {
+    options.relative_c = name.number.value_or(options.relative_c);
   }
   if (options.uniform_floor && config.gate != Gate::kSilu) {
     return InvalidField("floor", "must be none: the model has no gate");
@@ -150,9 +146,9 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
                                   .profile = std::move(resolved.profile),
                                   .head_z = resolved.head_z,
                                   .temper_special = resolved.temper_special,
-                                  .rival = *std::move(rival),
+                                  .rival = std::move(rival),
                                   .geometry = geometry};
-  if (name->kind == AttentionKind::kConstants) evaluated.constants = name->number;
+  if (name.kind == AttentionKind::kConstants) evaluated.constants = name.number;
   return evaluated;
 }
 

@@ -31,27 +31,25 @@ absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
   const auto scored = static_cast<int32_t>(tokens.size()) - prefill;
   for (EvaluatedAttention& attention : attentions) {
     if (!attention.constants) continue;
-    const absl::StatusOr<SequenceRunner*> runner = runners(attention.geometry);
-    if (!runner.ok()) return runner.status();
-    const ModelConfig& config = (*runner)->config();
+    ASSIGN_OR_RETURN(SequenceRunner* const runner, runners(attention.geometry));
+    const ModelConfig& config = runner->config();
     std::vector<SampledBounds> sample;
     rivals.CollectBounds(&sample, prefill, scored < kRowStride ? 1 : kRowStride);
-    const absl::Status run = RunFull(**runner, attention.options, tokens);
+    const absl::Status run = RunFull(*runner, attention.options, tokens);
     rivals.CollectBounds(nullptr);
     RETURN_IF_ERROR(run);
-    absl::StatusOr<std::vector<float>> thresholds =
-        ConstantsForUnion(sample,
-                          {.num_layers = config.num_layers,
-                           .num_query_heads = config.num_query_heads,
-                           .num_kv_heads = config.num_kv_heads,
-                           .block_size = (*runner)->geometry().block_size},
-                          attention.options, *attention.constants);
-    if (!thresholds.ok()) return thresholds.status();
+    ASSIGN_OR_RETURN(std::vector<float> thresholds,
+                     ConstantsForUnion(sample,
+                                       {.num_layers = config.num_layers,
+                                        .num_query_heads = config.num_query_heads,
+                                        .num_kv_heads = config.num_kv_heads,
+                                        .block_size = runner->geometry().block_size},
+                                       attention.options, *attention.constants));
     ThresholdProfile profile;
     profile.name = attention.name;
     profile.num_layers = config.num_layers;
     profile.num_query_heads = config.num_query_heads;
-    profile.thresholds = *std::move(thresholds);
+    profile.thresholds = std::move(thresholds);
     attention.profile = std::make_shared<const ThresholdProfile>(std::move(profile));
   }
   return absl::OkStatus();

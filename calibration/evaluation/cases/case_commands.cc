@@ -11,6 +11,7 @@
 #include "calibration/evaluation/cases/score.h"
 #include "calibration/evaluation/commands.h"
 #include "calibration/evaluation/runtime/runtime_flags.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -35,10 +36,9 @@ struct CaseFlags {
   // Aborted if the result differs from the expected one.
   absl::Status Compare() const {
     if (!tolerance) return absl::OkStatus();
-    const absl::StatusOr<Comparison> comparison = CompareFiles(case_file, out_file, *tolerance);
-    if (!comparison.ok()) return comparison.status();
-    std::fputs(comparison->report.c_str(), stdout);
-    if (comparison->equal) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const Comparison comparison, CompareFiles(case_file, out_file, *tolerance));
+    std::fputs(comparison.report.c_str(), stdout);
+    if (comparison.equal) return absl::OkStatus();
     return absl::AbortedError("case: the result differs from its expectation");
   }
 };
@@ -49,16 +49,12 @@ struct KernelCaseCommand {
   bool round_records = false;
 
   absl::Status Run() const {
-    absl::StatusOr<KernelCase> kernel_case = ReadKernelCase(files.case_file);
-    if (!kernel_case.ok()) return kernel_case.status();
-    KvGeometry& geometry = kernel_case->geometry;
+    ASSIGN_OR_RETURN(KernelCase kernel_case, ReadKernelCase(files.case_file));
+    KvGeometry& geometry = kernel_case.geometry;
     if (round_records && geometry.index == IndexKind::kOutlier) geometry.index_dtype = DType::kInt8;
-    const absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend);
-    if (!made.ok()) return made.status();
-    const absl::StatusOr<KernelResult> result = RunKernelCase(*kernel_case, **made);
-    if (!result.ok()) return result.status();
-    const absl::Status written = WriteKernelResult(*kernel_case, *result, files.out_file);
-    if (!written.ok()) return written;
+    ASSIGN_OR_RETURN(const std::unique_ptr<Backend> made, MakeBackend(backend));
+    ASSIGN_OR_RETURN(const KernelResult result, RunKernelCase(kernel_case, *made));
+    RETURN_IF_ERROR(WriteKernelResult(kernel_case, result, files.out_file));
     return files.Compare();
   }
 };
@@ -68,23 +64,18 @@ struct ScoreCommand {
   RuntimeFlags runtime;
 
   absl::Status Run() const {
-    const absl::StatusOr<ScoreCase> score_case = ReadScoreCase(files.case_file);
-    if (!score_case.ok()) return score_case.status();
-    const absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
-    if (!loaded.ok()) return loaded.status();
-    const ModelConfig& config = (*loaded)->config();
-    const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = (*loaded)->MakeRunner(
-        CaseGeometry(*score_case, config, runtime.kv_dtype, runtime.index_dtype),
-        static_cast<int32_t>(score_case->tokens.size()));
-    if (!runner.ok()) return runner.status();
-    const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-        Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), config);
-    if (!tokenizer.ok()) return tokenizer.status();
-    const absl::StatusOr<ScoreResult> result =
-        RunScore(*score_case, **runner, (*tokenizer)->special_ids());
-    if (!result.ok()) return result.status();
-    const absl::Status written = WriteScoreResult(*result, config, files.out_file);
-    if (!written.ok()) return written;
+    ASSIGN_OR_RETURN(const ScoreCase score_case, ReadScoreCase(files.case_file));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> loaded, Runtime::Load(runtime));
+    const ModelConfig& config = loaded->config();
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<SequenceRunner> runner,
+        loaded->MakeRunner(CaseGeometry(score_case, config, runtime.kv_dtype, runtime.index_dtype),
+                           static_cast<int32_t>(score_case.tokens.size())));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                     Tokenizer::Load(loaded->checkpoint().tokenizer_files(), config));
+    ASSIGN_OR_RETURN(const ScoreResult result,
+                     RunScore(score_case, *runner, tokenizer->special_ids()));
+    RETURN_IF_ERROR(WriteScoreResult(result, config, files.out_file));
     return files.Compare();
   }
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -58,50 +59,40 @@ absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::s
 }
 
 absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata) {
-  const absl::StatusOr<float> offset = RealField(metadata, "offset", -100.0f, 100.0f);
-  if (!offset.ok()) return offset.status();
-  const absl::StatusOr<float> z = RealField(metadata, "z", 0.0f, 16.0f);
-  if (!z.ok()) return z.status();
-  const absl::StatusOr<int32_t> pinned = IntegerField(metadata, "pinned_blocks", 0, 1 << 20);
-  if (!pinned.ok()) return pinned.status();
-  const absl::StatusOr<int32_t> rescue = IntegerField(metadata, "rescue_chunk", 1, 1 << 20);
-  if (!rescue.ok()) return rescue.status();
-  const absl::StatusOr<size_t> floor = ChoiceField(metadata, "floor", {"none", "uniform"});
-  if (!floor.ok()) return floor.status();
-  const absl::StatusOr<int32_t> sinks = metadata.contains("sink_blocks")
+  ASSIGN_OR_RETURN(const float offset, RealField(metadata, "offset", -100.0f, 100.0f));
+  ASSIGN_OR_RETURN(const float z, RealField(metadata, "z", 0.0f, 16.0f));
+  ASSIGN_OR_RETURN(const int32_t pinned, IntegerField(metadata, "pinned_blocks", 0, 1 << 20));
+  ASSIGN_OR_RETURN(const int32_t rescue, IntegerField(metadata, "rescue_chunk", 1, 1 << 20));
+  ASSIGN_OR_RETURN(const size_t floor, ChoiceField(metadata, "floor", {"none", "uniform"}));
+  ASSIGN_OR_RETURN(const int32_t sinks, metadata.contains("sink_blocks")
                                             ? IntegerField(metadata, "sink_blocks", 0, 1 << 20)
-                                            : absl::StatusOr<int32_t>(0);
-  if (!sinks.ok()) return sinks.status();
-  const absl::StatusOr<size_t> reads = OptionalChoice(metadata, "reads", {"own", "shared"}, 0);
-  if (!reads.ok()) return reads.status();
-  const absl::StatusOr<size_t> thresholds =
-      OptionalChoice(metadata, "thresholds", {"given", "relative"}, 0);
-  if (!thresholds.ok()) return thresholds.status();
-  const bool relative = *thresholds == 1;
-  const absl::StatusOr<float> relative_c =
-      relative ? RealField(metadata, "relative_c", -100.0f, 100.0f) : absl::StatusOr<float>(0.0f);
-  if (!relative_c.ok()) return relative_c.status();
-  return AttentionOptions{.offset = *offset,
-                          .z = *z,
-                          .pinned_blocks = *pinned,
-                          .sink_blocks = *sinks,
-                          .rescue_chunk = *rescue,
-                          .uniform_floor = *floor == 1,
-                          .shared_reads = *reads == 1,
+                                            : absl::StatusOr<int32_t>(0));
+  ASSIGN_OR_RETURN(const size_t reads, OptionalChoice(metadata, "reads", {"own", "shared"}, 0));
+  ASSIGN_OR_RETURN(const size_t thresholds,
+                   OptionalChoice(metadata, "thresholds", {"given", "relative"}, 0));
+  const bool relative = thresholds == 1;
+  ASSIGN_OR_RETURN(const float relative_c, relative
+                                               ? RealField(metadata, "relative_c", -100.0f, 100.0f)
+                                               : absl::StatusOr<float>(0.0f));
+  return AttentionOptions{.offset = offset,
+                          .z = z,
+                          .pinned_blocks = pinned,
+                          .sink_blocks = sinks,
+                          .rescue_chunk = rescue,
+                          .uniform_floor = floor == 1,
+                          .shared_reads = reads == 1,
                           .relative = relative,
-                          .relative_c = *relative_c};
+                          .relative_c = relative_c};
 }
 
 absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry) {
-  const absl::StatusOr<int32_t> block = IntegerField(metadata, "block_size", 1, 4096);
-  if (!block.ok()) return block.status();
-  const absl::StatusOr<int32_t> sub_block = IntegerField(metadata, "sub_block", 0, *block);
-  if (!sub_block.ok()) return sub_block.status();
-  if (*sub_block > 0 && *block % *sub_block != 0) {
+  ASSIGN_OR_RETURN(const int32_t block, IntegerField(metadata, "block_size", 1, 4096));
+  ASSIGN_OR_RETURN(const int32_t sub_block, IntegerField(metadata, "sub_block", 0, block));
+  if (sub_block > 0 && block % sub_block != 0) {
     return InvalidField("sub_block", "must be 0 or divide block_size");
   }
-  geometry.block_size = *block;
-  geometry.sub_block = *sub_block;
+  geometry.block_size = block;
+  geometry.sub_block = sub_block;
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -49,16 +50,14 @@ absl::StatusOr<TensorInfo> FindTensor(const SafetensorsFile& file, const std::st
 
 absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file, const std::string& name,
                                               DType dtype, const std::vector<int64_t>& shape) {
-  const absl::StatusOr<TensorInfo> info = FindTensor(file, name, dtype, shape);
-  if (!info.ok()) return info.status();
-  const absl::StatusOr<std::vector<std::byte>> bytes = file.Read(name);
-  if (!bytes.ok()) return bytes.status();
-  if (const auto index = FirstNonFinite(*bytes, dtype)) {
+  RETURN_IF_ERROR(FindTensor(file, name, dtype, shape).status());
+  ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(name));
+  if (const auto index = FirstNonFinite(bytes, dtype)) {
     return InvalidField(name, absl::StrCat("element ", *index, " is NaN or infinite"));
   }
-  std::vector<float> values(bytes->size() / SizeOf(dtype));
+  std::vector<float> values(bytes.size() / SizeOf(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = LoadElement(dtype, bytes->data(), static_cast<int64_t>(i));
+    values[i] = LoadElement(dtype, bytes.data(), static_cast<int64_t>(i));
   }
   return values;
 }
@@ -66,23 +65,19 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file, const
 absl::StatusOr<std::vector<int32_t>> ReadInt32s(const SafetensorsFile& file,
                                                 const std::string& name,
                                                 const std::vector<int64_t>& shape) {
-  const absl::StatusOr<TensorInfo> info = FindTensor(file, name, DType::kInt32, shape);
-  if (!info.ok()) return info.status();
-  const absl::StatusOr<std::vector<std::byte>> bytes = file.Read(name);
-  if (!bytes.ok()) return bytes.status();
-  std::vector<int32_t> values(bytes->size() / sizeof(int32_t));
-  if (!values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
+  RETURN_IF_ERROR(FindTensor(file, name, DType::kInt32, shape).status());
+  ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(name));
+  std::vector<int32_t> values(bytes.size() / sizeof(int32_t));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
 absl::StatusOr<std::vector<uint8_t>> ReadBytes(const SafetensorsFile& file, const std::string& name,
                                                const std::vector<int64_t>& shape) {
-  const absl::StatusOr<TensorInfo> info = FindTensor(file, name, DType::kUInt8, shape);
-  if (!info.ok()) return info.status();
-  const absl::StatusOr<std::vector<std::byte>> bytes = file.Read(name);
-  if (!bytes.ok()) return bytes.status();
-  std::vector<uint8_t> values(bytes->size());
-  if (!values.empty()) std::memcpy(values.data(), bytes->data(), bytes->size());
+  RETURN_IF_ERROR(FindTensor(file, name, DType::kUInt8, shape).status());
+  ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(name));
+  std::vector<uint8_t> values(bytes.size());
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 

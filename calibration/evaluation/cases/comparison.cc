@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/cases/case_tensors.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -50,30 +51,26 @@ double LargestDifference(DType a_dtype, const std::vector<std::byte>& a, DType b
 
 absl::StatusOr<Comparison> CompareFiles(const std::string& expected, const std::string& actual,
                                         double tolerance) {
-  const absl::StatusOr<SafetensorsFile> want = OpenCase(expected);
-  if (!want.ok()) return want.status();
-  const absl::StatusOr<SafetensorsFile> got = OpenCase(actual);
-  if (!got.ok()) return got.status();
+  ASSIGN_OR_RETURN(const SafetensorsFile want, OpenCase(expected));
+  ASSIGN_OR_RETURN(const SafetensorsFile got, OpenCase(actual));
   Comparison comparison;
-  for (const auto& [name, info] : got->tensors()) {
-    const auto found = want->tensors().find(name);
-    if (found == want->tensors().end()) continue;
+  for (const auto& [name, info] : got.tensors()) {
+    const auto found = want.tensors().find(name);
+    if (found == want.tensors().end()) continue;
     const TensorInfo& wanted = found->second;
     const bool integers = IsInteger(info.dtype);
     bool equal = wanted.shape == info.shape &&
                  (integers ? wanted.dtype == info.dtype : !IsInteger(wanted.dtype));
     std::string line = equal ? "" : "another shape or type";
     if (equal) {
-      const auto a = want->Read(name);
-      if (!a.ok()) return a.status();
-      const auto b = got->Read(name);
-      if (!b.ok()) return b.status();
+      ASSIGN_OR_RETURN(const auto a, want.Read(name));
+      ASSIGN_OR_RETURN(const auto b, got.Read(name));
       if (integers) {
-        const size_t different = CountDifferent(info.dtype, *a, *b);
+        const size_t different = CountDifferent(info.dtype, a, b);
         equal = different == 0;
         line = absl::StrCat(different, " elements differ");
       } else {
-        const double largest = LargestDifference(wanted.dtype, *a, info.dtype, *b);
+        const double largest = LargestDifference(wanted.dtype, a, info.dtype, b);
         equal = largest <= tolerance;
         line = absl::StrFormat("largest difference %.3g", largest);
       }

@@ -9,6 +9,7 @@
 #include "calibration/evaluation/cases/case_metadata.h"
 #include "calibration/evaluation/cases/case_tensors.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -32,14 +33,13 @@ absl::Status Agrees(const CaseMetadata& metadata, const std::string& field, int6
 }
 
 absl::Status ReadShapes(const SafetensorsFile& file, KernelCase& out) {
-  const auto q = FindTensor(file, "q", DType::kFloat32, {kAnySize, kAnySize});
-  if (!q.ok()) return q.status();
-  const auto k = FindTensor(file, "k", FileDType(out.geometry), {kAnySize, kAnySize, q->shape[1]});
-  if (!k.ok()) return k.status();
-  const int64_t query_heads = q->shape[0];
-  const int64_t head_dim = q->shape[1];
-  const int64_t tokens = k->shape[0];
-  const int64_t kv_heads = k->shape[1];
+  ASSIGN_OR_RETURN(const auto q, FindTensor(file, "q", DType::kFloat32, {kAnySize, kAnySize}));
+  ASSIGN_OR_RETURN(const auto k, FindTensor(file, "k", FileDType(out.geometry),
+                                            {kAnySize, kAnySize, q.shape[1]}));
+  const int64_t query_heads = q.shape[0];
+  const int64_t head_dim = q.shape[1];
+  const int64_t tokens = k.shape[0];
+  const int64_t kv_heads = k.shape[1];
   if (tokens < 1 || tokens > kMaxTokens) {
     return InvalidField("k", absl::StrCat("must hold 1 to ", kMaxTokens, " tokens"));
   }
@@ -61,8 +61,7 @@ absl::Status ReadShapes(const SafetensorsFile& file, KernelCase& out) {
                                                               {"num_kv_heads", kv_heads},
                                                               {"head_dim", head_dim},
                                                               {"tokens", tokens}}) {
-    const absl::Status agrees = Agrees(file.metadata(), field, size);
-    if (!agrees.ok()) return agrees;
+    RETURN_IF_ERROR(Agrees(file.metadata(), field, size));
   }
   return absl::OkStatus();
 }
@@ -82,10 +81,7 @@ absl::Status ReadTensors(const SafetensorsFile& file, KernelCase& out) {
                            {"v", FileDType(out.geometry), kv_shape, out.v},
                            {"tau", DType::kFloat32, {query_heads}, out.thresholds}};
   for (const Wanted& tensor : wanted) {
-    absl::StatusOr<std::vector<float>> values =
-        ReadFloats(file, tensor.name, tensor.dtype, tensor.shape);
-    if (!values.ok()) return values.status();
-    tensor.values = *std::move(values);
+    ASSIGN_OR_RETURN(tensor.values, ReadFloats(file, tensor.name, tensor.dtype, tensor.shape));
   }
   return absl::OkStatus();
 }
@@ -94,19 +90,16 @@ absl::Status ReadTensors(const SafetensorsFile& file, KernelCase& out) {
 absl::Status ReadOptionalTensors(const SafetensorsFile& file, KernelCase& out) {
   const int64_t d = out.geometry.head_dim;
   if (out.geometry.index == IndexKind::kOutlier && file.tensors().contains("metric")) {
-    absl::StatusOr<std::vector<float>> metric =
-        ReadFloats(file, "metric", DType::kFloat32, {out.geometry.num_kv_heads, d, d});
-    if (!metric.ok()) return metric.status();
-    out.metric = *std::move(metric);
+    ASSIGN_OR_RETURN(
+        out.metric, ReadFloats(file, "metric", DType::kFloat32, {out.geometry.num_kv_heads, d, d}));
   }
   if (file.tensors().contains("special")) {
-    const absl::StatusOr<std::vector<uint8_t>> special =
-        ReadBytes(file, "special", {out.num_tokens});
-    if (!special.ok()) return special.status();
-    out.tempered.resize(special->size() / 64 + 1);
-    for (size_t t = 0; t < special->size(); ++t) {
-      if ((*special)[t] > 1) return InvalidField("special", "must hold 0 and 1");
-      out.tempered[t / 64] |= uint64_t{(*special)[t]} << (t % 64);
+    ASSIGN_OR_RETURN(const std::vector<uint8_t> special,
+                     ReadBytes(file, "special", {out.num_tokens}));
+    out.tempered.resize(special.size() / 64 + 1);
+    for (size_t t = 0; t < special.size(); ++t) {
+      if (special[t] > 1) return InvalidField("special", "must hold 0 and 1");
+      out.tempered[t / 64] |= uint64_t{special[t]} << (t % 64);
     }
   }
   return absl::OkStatus();
@@ -114,20 +107,17 @@ absl::Status ReadOptionalTensors(const SafetensorsFile& file, KernelCase& out) {
 
 // Kind and type of the records.
 absl::Status ReadIndex(const CaseMetadata& metadata, KvGeometry& geometry) {
-  const absl::StatusOr<size_t> kind = OptionalChoice(metadata, "index", {"moment", "outlier"}, 0);
-  if (!kind.ok()) return kind.status();
-  if (*kind == 1) {
-    const absl::StatusOr<size_t> record =
-        OptionalChoice(metadata, "record", {"int8", "float32"}, 0);
-    if (!record.ok()) return record.status();
+  ASSIGN_OR_RETURN(const size_t kind, OptionalChoice(metadata, "index", {"moment", "outlier"}, 0));
+  if (kind == 1) {
+    ASSIGN_OR_RETURN(const size_t record,
+                     OptionalChoice(metadata, "record", {"int8", "float32"}, 0));
     geometry.index = IndexKind::kOutlier;
-    geometry.index_dtype = *record == 0 ? DType::kInt8 : DType::kFloat32;
+    geometry.index_dtype = record == 0 ? DType::kInt8 : DType::kFloat32;
     return absl::OkStatus();
   }
-  const absl::StatusOr<size_t> dtype =
-      OptionalChoice(metadata, "index_dtype", {"float16", "int8"}, 0);
-  if (!dtype.ok()) return dtype.status();
-  geometry.index_dtype = *dtype == 1 ? DType::kInt8 : DType::kFloat16;
+  ASSIGN_OR_RETURN(const size_t dtype,
+                   OptionalChoice(metadata, "index_dtype", {"float16", "int8"}, 0));
+  geometry.index_dtype = dtype == 1 ? DType::kInt8 : DType::kFloat16;
   return absl::OkStatus();
 }
 
@@ -309,28 +299,24 @@ class KernelRun {
 }  // namespace
 
 absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
-  const absl::StatusOr<SafetensorsFile> file = OpenCase(path);
-  if (!file.ok()) return file.status();
-  const CaseMetadata& metadata = file->metadata();
+  ASSIGN_OR_RETURN(const SafetensorsFile file, OpenCase(path));
+  const CaseMetadata& metadata = file.metadata();
   KernelCase out;
   absl::Status status = BlockFields(metadata, out.geometry);
   if (!status.ok()) return status;
-  const absl::StatusOr<AttentionOptions> attention = AttentionFields(metadata);
-  if (!attention.ok()) return attention.status();
-  const absl::StatusOr<size_t> gate = ChoiceField(metadata, "gate", {"none", "silu"});
-  if (!gate.ok()) return gate.status();
-  const absl::StatusOr<float> beta = RealField(metadata, "beta", 0.0f, 1000.0f);
-  if (!beta.ok()) return beta.status();
-  const absl::StatusOr<size_t> dtype =
-      ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"});
-  if (!dtype.ok()) return dtype.status();
+  ASSIGN_OR_RETURN(const AttentionOptions attention, AttentionFields(metadata));
+  ASSIGN_OR_RETURN(const size_t gate, ChoiceField(metadata, "gate", {"none", "silu"}));
+  ASSIGN_OR_RETURN(const float beta, RealField(metadata, "beta", 0.0f, 1000.0f));
+  ASSIGN_OR_RETURN(
+      const size_t dtype,
+      ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"}));
   status = ReadIndex(metadata, out.geometry);
   if (!status.ok()) return status;
-  out.attention = *attention;
-  out.gate = *gate == 1 ? Gate::kSilu : Gate::kNone;
-  out.beta = *beta;
+  out.attention = attention;
+  out.gate = gate == 1 ? Gate::kSilu : Gate::kNone;
+  out.beta = beta;
   out.geometry.dtype =
-      std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3}[*dtype];
+      std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3}[dtype];
   if (out.attention.uniform_floor && out.gate == Gate::kNone) {
     return InvalidField("floor", "must be none when gate is none");
   }
@@ -338,9 +324,9 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
       (out.gate != Gate::kNone || out.geometry.index != IndexKind::kOutlier)) {
     return InvalidField("thresholds", "must be given, but for gate none and index outlier");
   }
-  status = ReadShapes(*file, out);
-  if (status.ok()) status = ReadTensors(*file, out);
-  if (status.ok()) status = ReadOptionalTensors(*file, out);
+  status = ReadShapes(file, out);
+  if (status.ok()) status = ReadTensors(file, out);
+  if (status.ok()) status = ReadOptionalTensors(file, out);
   if (!status.ok()) return status;
   return out;
 }

@@ -8,6 +8,7 @@
 #include "calibration/evaluation/cases/case_metadata.h"
 #include "calibration/evaluation/cases/case_tensors.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/rope_base.h"
 
@@ -98,14 +99,13 @@ class ScoreRun {
     attended_.assign(layers_ * count * query_heads_, static_cast<int32_t>(begin + count));
     read_.assign(layers_ * count * kv_heads_, static_cast<int32_t>(begin + count));
     thresholds_.resize(layers_ * count * query_heads_);
-    const absl::Status status =
+    RETURN_IF_ERROR(
         runner_.Run({.tokens = std::span(case_.tokens).subspan(begin, count),
                      .kind = kind,
                      .logits = std::span(result_.logits).subspan(row * vocab_size_, vocab_size_),
                      .outputs = {.tokens_attended = attended_.data(),
                                  .tokens_read = read_.data(),
-                                 .thresholds = thresholds_.data()}});
-    if (!status.ok()) return status;
+                                 .thresholds = thresholds_.data()}}));
     Transpose(attended_, query_heads_, count, row, result_.tokens_attended);
     Transpose(read_, kv_heads_, count, row, result_.tokens_read);
     Transpose(thresholds_, query_heads_, count, row, result_.thresholds);
@@ -145,57 +145,47 @@ int32_t ScoreCase::rows() const {
 }
 
 absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
-  const absl::StatusOr<SafetensorsFile> file = OpenCase(path);
-  if (!file.ok()) return file.status();
-  const CaseMetadata& metadata = file->metadata();
-  absl::StatusOr<std::vector<int32_t>> tokens = ReadInt32s(*file, "tokens", {kAnySize});
-  if (!tokens.ok()) return tokens.status();
-  if (tokens->empty() || tokens->size() > static_cast<size_t>(kMaxScoredTokens)) {
+  ASSIGN_OR_RETURN(const SafetensorsFile file, OpenCase(path));
+  const CaseMetadata& metadata = file.metadata();
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ReadInt32s(file, "tokens", {kAnySize}));
+  if (tokens.empty() || tokens.size() > static_cast<size_t>(kMaxScoredTokens)) {
     return InvalidField("tokens", absl::StrCat("must hold 1 to ", kMaxScoredTokens, " ids"));
   }
-  const absl::StatusOr<int32_t> prompt_tokens =
-      IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens->size()));
-  if (!prompt_tokens.ok()) return prompt_tokens.status();
-  const absl::StatusOr<size_t> mode =
-      ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen", "relative"});
-  if (!mode.ok()) return mode.status();
-  const absl::StatusOr<AttentionOptions> attention = AttentionFields(metadata);
-  if (!attention.ok()) return attention.status();
-  const absl::StatusOr<float> beta = RealField(metadata, "beta", 0.0f, 1000.0f);
-  if (!beta.ok()) return beta.status();
-  const absl::StatusOr<size_t> special =
-      OptionalChoice(metadata, "special_keys", {"attend", "temper"}, 0);
-  if (!special.ok()) return special.status();
-  const bool relative = *mode == kRelative;
-  if (attention->relative != relative && metadata.contains("thresholds")) {
+  ASSIGN_OR_RETURN(const int32_t prompt_tokens,
+                   IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens.size())));
+  ASSIGN_OR_RETURN(const size_t mode,
+                   ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen", "relative"}));
+  ASSIGN_OR_RETURN(const AttentionOptions attention, AttentionFields(metadata));
+  ASSIGN_OR_RETURN(const float beta, RealField(metadata, "beta", 0.0f, 1000.0f));
+  ASSIGN_OR_RETURN(const size_t special,
+                   OptionalChoice(metadata, "special_keys", {"attend", "temper"}, 0));
+  const bool relative = mode == kRelative;
+  if (attention.relative != relative && metadata.contains("thresholds")) {
     return InvalidField("thresholds", "must be relative in mode relative only");
   }
-  const absl::StatusOr<float> relative_c =
-      relative ? RealField(metadata, "relative_c", -100.0f, 100.0f) : absl::StatusOr<float>(0.0f);
-  if (!relative_c.ok()) return relative_c.status();
+  ASSIGN_OR_RETURN(const float relative_c, relative
+                                               ? RealField(metadata, "relative_c", -100.0f, 100.0f)
+                                               : absl::StatusOr<float>(0.0f));
   KvGeometry blocks;
-  const absl::Status blocks_read = BlockFields(metadata, blocks);
-  if (!blocks_read.ok()) return blocks_read;
-  if (*mode == kFloor && !attention->uniform_floor) {
+  RETURN_IF_ERROR(BlockFields(metadata, blocks));
+  if (mode == kFloor && !attention.uniform_floor) {
     return InvalidField("floor", "must be uniform in mode floor");
   }
 
-  ScoreCase out = {.tokens = *std::move(tokens),
-                   .prompt_tokens = *prompt_tokens,
+  ScoreCase out = {.tokens = std::move(tokens),
+                   .prompt_tokens = prompt_tokens,
                    .block_size = blocks.block_size,
                    .sub_block = blocks.sub_block,
-                   .beta = *beta,
-                   .dynamic = *mode == kDynamic || *mode == kFloor,
-                   .attention = *attention};
-  out.attention.admit_all = *mode == kFull;
+                   .beta = beta,
+                   .dynamic = mode == kDynamic || mode == kFloor,
+                   .attention = attention};
+  out.attention.admit_all = mode == kFull;
   out.attention.relative = relative;
-  out.attention.relative_c = *relative_c;
-  out.temper_special = *special == 1;
-  if (*mode == kFrozen) {
-    absl::StatusOr<std::vector<float>> profile =
-        ReadFloats(*file, "profile", DType::kFloat32, {kAnySize, kAnySize});
-    if (!profile.ok()) return profile.status();
-    out.thresholds = *std::move(profile);
+  out.attention.relative_c = relative_c;
+  out.temper_special = special == 1;
+  if (mode == kFrozen) {
+    ASSIGN_OR_RETURN(out.thresholds,
+                     ReadFloats(file, "profile", DType::kFloat32, {kAnySize, kAnySize}));
   }
   return out;
 }
@@ -210,8 +200,7 @@ KvGeometry CaseGeometry(const ScoreCase& score_case, const ModelConfig& config, 
 
 absl::StatusOr<ScoreResult> RunScore(const ScoreCase& score_case, SequenceRunner& runner,
                                      std::span<const int32_t> special_ids) {
-  const absl::Status fits = CheckFits(score_case, runner.config(), runner.geometry());
-  if (!fits.ok()) return fits;
+  RETURN_IF_ERROR(CheckFits(score_case, runner.config(), runner.geometry()));
   return ScoreRun(score_case, runner, special_ids).Run();
 }
 

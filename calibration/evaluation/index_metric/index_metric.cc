@@ -131,25 +131,24 @@ absl::Status WriteIndexMetric(const MomentBackend& moments, const ModelConfig& c
 absl::Status MeasureIndexMetric(const TensorSource& model,
                                 std::span<const std::vector<int32_t>> windows,
                                 const IndexMetricRun& run, const std::string& path) {
-  const absl::StatusOr<ModelConfig> config = ParseModelConfig(model.config_json());
-  if (!config.ok()) return config.status();
-  absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(run.backend);
-  if (!made.ok()) return made.status();
-  MomentBackend moments(std::shared_ptr<Backend>(*std::move(made)), *config);
-  KvGeometry geometry = MakeKvGeometry(*config, DType::kFloat32);
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> made, MakeBackend(run.backend));
+  MomentBackend moments(std::shared_ptr<Backend>(std::move(made)), config);
+  KvGeometry geometry = MakeKvGeometry(config, DType::kFloat32);
   geometry.index = IndexKind::kMoment;  // no record is read
   geometry.index_dtype = DType::kFloat16;
   size_t longest = 1;
   for (const auto& window : windows) longest = std::max(longest, window.size());
-  const absl::StatusOr<std::unique_ptr<SequenceRunner>> runner = SequenceRunner::Create(
-      model, moments, {.geometry = geometry, .max_context = static_cast<int32_t>(longest)});
-  if (!runner.ok()) return runner.status();
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<SequenceRunner> runner,
+      SequenceRunner::Create(model, moments,
+                             {.geometry = geometry, .max_context = static_cast<int32_t>(longest)}));
   int64_t done = 0;
   for (const std::vector<int32_t>& window : windows) {
-    RETURN_IF_ERROR(Feed(**runner, std::span(window).first(window.size() - 1)));
+    RETURN_IF_ERROR(Feed(*runner, std::span(window).first(window.size() - 1)));
     if (run.progress) run.progress(++done, static_cast<int64_t>(windows.size()));
   }
-  return WriteIndexMetric(moments, *config, path);
+  return WriteIndexMetric(moments, config, path);
 }
 
 }  // namespace eta

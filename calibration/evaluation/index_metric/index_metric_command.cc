@@ -77,32 +77,26 @@ absl::StatusOr<std::string> IndexMetricCommand::Path() const {
 }
 
 absl::Status IndexMetricCommand::Run() const {
-  const absl::StatusOr<std::string> path = Path();
-  if (!path.ok()) return path.status();
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(model);
-  if (!checkpoint.ok()) return checkpoint.status();
-  const absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load(checkpoint->tokenizer_files(), *config);
-  if (!tokenizer.ok()) return tokenizer.status();
+  ASSIGN_OR_RETURN(const std::string path, Path());
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(checkpoint.config_json()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Load(checkpoint.tokenizer_files(), config));
   std::vector<std::vector<int32_t>> all;
   for (const std::string& text : texts) {
-    const absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text);
-    if (!source.ok()) return source.status();
-    absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-        ReadWindows(**source, **tokenizer, context, windows);
-    if (!cut.ok()) return cut.status();
-    for (auto& window : *cut) all.push_back(std::move(window));
+    ASSIGN_OR_RETURN(const std::unique_ptr<TextSource> source, TextSource::Open(text));
+    ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> cut,
+                     ReadWindows(*source, *tokenizer, context, windows));
+    for (auto& window : cut) all.push_back(std::move(window));
     RETURN_IF_ERROR(CheckTextTokens(all.size() * (static_cast<size_t>(context) + 1)));
   }
   ProgressBar bar;
   RETURN_IF_ERROR(MeasureIndexMetric(
-      *checkpoint, all,
+      checkpoint, all,
       {.backend = backend,
        .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }},
-      *path));
-  std::printf("%s: %zu windows of %d tokens\n", path->c_str(), all.size(), context);
+      path));
+  std::printf("%s: %zu windows of %d tokens\n", path.c_str(), all.size(), context);
   return absl::OkStatus();
 }
 

@@ -180,10 +180,9 @@ absl::StatusOr<std::vector<NeedleWindow>> ReadNeedleWindows(TextSource& source,
   const size_t wanted = static_cast<size_t>(options.context) * static_cast<size_t>(options.windows);
   std::vector<int32_t> text;
   while (text.size() < wanted) {
-    const absl::StatusOr<std::optional<std::string>> document = source.Next();
-    if (!document.ok()) return document.status();
-    if (!document->has_value()) break;
-    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, false);
+    ASSIGN_OR_RETURN(const std::optional<std::string> document, source.Next());
+    if (!document.has_value()) break;
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(*document, false);
     if (!ids.ok()) return source.InDocument(ids.status());
     text.insert(text.end(), ids->begin(), ids->end());
     RETURN_IF_ERROR(CheckTextTokens(text.size()));
@@ -201,12 +200,11 @@ absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
   int64_t done = 0;
   const auto total = static_cast<int64_t>(windows.size() * attentions.size());
   for (const std::vector<size_t>& group : ByPrompt(attentions)) {
-    const absl::StatusOr<SequenceRunner*> runner = runners(attentions[group.front()].geometry);
-    if (!runner.ok()) return runner.status();
+    ASSIGN_OR_RETURN(SequenceRunner* const runner, runners(attentions[group.front()].geometry));
     std::vector<NeedleRun> runs;
     std::vector<std::shared_ptr<const Rival>> rivals;
     for (const size_t i : group) {
-      runs.emplace_back(**runner, attentions[i], options);
+      runs.emplace_back(*runner, attentions[i], options);
       rivals.push_back(attentions[i].rival);
     }
     for (const NeedleWindow& window : windows) {

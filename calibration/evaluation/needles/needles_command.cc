@@ -12,6 +12,7 @@
 #include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -41,27 +42,26 @@ void NeedlesCommand::Register(CLI::App& command) {
 }
 
 absl::Status NeedlesCommand::Run() const {
-  const auto loaded = AttentionComparison::Load(flags);
-  if (!loaded.ok()) return loaded.status();
-  AttentionComparison& comparison = **loaded;
+  ASSIGN_OR_RETURN(const auto loaded, AttentionComparison::Load(flags));
+  AttentionComparison& comparison = *loaded;
   NeedleOptions options = needles;
   options.context = flags.context;
-  const absl::StatusOr<std::vector<NeedleWindow>> windows =
-      ReadNeedleWindows(comparison.text(), comparison.tokenizer(), options);
-  if (!windows.ok()) return windows.status();
-  const NeedleWindow& first = windows->front();
-  const auto runners = comparison.MakeRunners(flags.context, first.tokens,
-                                              flags.prefill > 0 ? flags.prefill : first.question);
-  if (!runners.ok()) return runners.status();
+  ASSIGN_OR_RETURN(const std::vector<NeedleWindow> windows,
+                   ReadNeedleWindows(comparison.text(), comparison.tokenizer(), options));
+  const NeedleWindow& first = windows.front();
+  ASSIGN_OR_RETURN(const auto runners,
+                   comparison.MakeRunners(flags.context, first.tokens,
+                                          flags.prefill > 0 ? flags.prefill : first.question));
 
   ProgressBar bar;
-  const absl::StatusOr<std::vector<NeedleScore>> scores =
-      EvaluateNeedles((*runners)->Source(), *windows, comparison.attentions(),
-                      {.prefill = flags.prefill,
-                       .special_ids = comparison.tokenizer().special_ids(),
-                       .rivals = &comparison.rivals(),
-                       .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }});
-  if (!scores.ok()) return scores.status();
+  ASSIGN_OR_RETURN(const std::vector<NeedleScore> scores,
+                   EvaluateNeedles(runners->Source(), windows, comparison.attentions(),
+                                   {.prefill = flags.prefill,
+                                    .special_ids = comparison.tokenizer().special_ids(),
+                                    .rivals = &comparison.rivals(),
+                                    .progress = [&bar](int64_t done, int64_t total) {
+                                      bar.Show(done, total);
+                                    }}));
   const NeedlesRun run = {.model = flags.runtime.model_dir,
                           .text = flags.text,
                           .backend = comparison.runtime().backend().description(),
@@ -70,7 +70,7 @@ absl::Status NeedlesCommand::Run() const {
                           .prefill = flags.prefill,
                           .keys = needles.keys};
   const auto report = flags.json ? NeedlesJson : NeedlesTable;
-  std::fputs(report(run, *windows, comparison.attentions(), *scores).c_str(), stdout);
+  std::fputs(report(run, windows, comparison.attentions(), scores).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
+#include "engine/base/status_macros.h"
 #include "engine/model/kv_cache.h"
 #include "engine/request/attention_sums.h"
 
@@ -138,20 +139,18 @@ class Evaluation {
 
   absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
                                        std::span<const std::vector<int32_t>> windows) {
-    const absl::StatusOr<SequenceRunner*> runner = runners_(attention.geometry);
-    if (!runner.ok()) return runner.status();
+    ASSIGN_OR_RETURN(SequenceRunner* const runner, runners_(attention.geometry));
     AttentionScore score;
     Meters meters = {
-        DensityMeter(**runner, attention),
-        ShadowMeter((*runner)->config(), attention.options.admit_all ? 0.0 : options_.mass)};
-    logprobs_.resize(static_cast<size_t>((*runner)->max_rows()));
+        DensityMeter(*runner, attention),
+        ShadowMeter(runner->config(), attention.options.admit_all ? 0.0 : options_.mass)};
+    logprobs_.resize(static_cast<size_t>(runner->max_rows()));
     best_.resize(logprobs_.size());
     if (options_.rivals) options_.rivals->Use(attention.rival);
     const int64_t rows_before = rows_done_;
     const auto start = std::chrono::steady_clock::now();
     for (const std::vector<int32_t>& window : windows) {
-      const absl::Status status = Window(**runner, attention, window, meters, score);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(Window(*runner, attention, window, meters, score));
     }
     const Seconds taken = std::chrono::steady_clock::now() - start;
     score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
@@ -248,9 +247,8 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
   Evaluation evaluation(runners, options, rows * static_cast<int64_t>(attentions.size()));
   std::vector<AttentionScore> scores;
   for (const EvaluatedAttention& attention : attentions) {
-    absl::StatusOr<AttentionScore> score = evaluation.Score(attention, windows);
-    if (!score.ok()) return score.status();
-    scores.push_back(*std::move(score));
+    ASSIGN_OR_RETURN(AttentionScore score, evaluation.Score(attention, windows));
+    scores.push_back(std::move(score));
     std::vector<float> difference(scores.front().losses.size());
     std::ranges::transform(scores.back().losses, scores.front().losses, difference.begin(),
                            std::minus<>());

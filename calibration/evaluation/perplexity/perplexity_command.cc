@@ -14,6 +14,7 @@
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/text/windows.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -54,26 +55,26 @@ void PerplexityCommand::Register(CLI::App& command) {
 }
 
 absl::Status PerplexityCommand::Run() const {
-  const auto loaded = AttentionComparison::Load(flags);
-  if (!loaded.ok()) return loaded.status();
-  AttentionComparison& comparison = **loaded;
+  ASSIGN_OR_RETURN(const auto loaded, AttentionComparison::Load(flags));
+  AttentionComparison& comparison = *loaded;
   const auto read = by_document ? ReadDocumentWindows : ReadWindows;
-  const absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
-      read(comparison.text(), comparison.tokenizer(), flags.context, windows, kMaxTextTokens);
-  if (!cut.ok()) return cut.status();
-  const auto runners = comparison.MakeRunners(flags.context, cut->front(), flags.prefill);
-  if (!runners.ok()) return runners.status();
+  ASSIGN_OR_RETURN(
+      const std::vector<std::vector<int32_t>> cut,
+      read(comparison.text(), comparison.tokenizer(), flags.context, windows, kMaxTextTokens));
+  ASSIGN_OR_RETURN(const auto runners,
+                   comparison.MakeRunners(flags.context, cut.front(), flags.prefill));
 
   ProgressBar bar;
-  const absl::StatusOr<std::vector<AttentionScore>> scores = EvaluatePerplexity(
-      (*runners)->Source(), *cut, comparison.attentions(),
-      {.prefill = flags.prefill,
-       .recall = recall,
-       .special_ids = comparison.tokenizer().special_ids(),
-       .rivals = &comparison.rivals(),
-       .mass = mass,
-       .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }});
-  if (!scores.ok()) return scores.status();
+  ASSIGN_OR_RETURN(const std::vector<AttentionScore> scores,
+                   EvaluatePerplexity(runners->Source(), cut, comparison.attentions(),
+                                      {.prefill = flags.prefill,
+                                       .recall = recall,
+                                       .special_ids = comparison.tokenizer().special_ids(),
+                                       .rivals = &comparison.rivals(),
+                                       .mass = mass,
+                                       .progress = [&bar](int64_t done, int64_t total) {
+                                         bar.Show(done, total);
+                                       }}));
   const KvGeometry& geometry = comparison.geometry();
   const RuntimeFlags& runtime = flags.runtime;
   const PerplexityRun run = {.model = runtime.model_dir,
@@ -85,9 +86,9 @@ absl::Status PerplexityCommand::Run() const {
                              .weights = runtime.weights == WeightFormat::kInt8 ? "int8" : "native",
                              .context = flags.context,
                              .prefill = flags.prefill,
-                             .windows = static_cast<int64_t>(cut->size())};
+                             .windows = static_cast<int64_t>(cut.size())};
   const auto report = flags.json ? PerplexityJson : PerplexityTable;
-  std::fputs(report(run, comparison.attentions(), *scores).c_str(), stdout);
+  std::fputs(report(run, comparison.attentions(), scores).c_str(), stdout);
   return absl::OkStatus();
 }
 

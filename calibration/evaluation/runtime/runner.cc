@@ -12,21 +12,19 @@ namespace eta {
 
 absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
     const TensorSource& checkpoint, Backend& backend, const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<Model>> model =
-      Model::Load(checkpoint, backend,
-                  {.weights = options.weights,
-                   .max_rows = options.max_rows,
-                   .max_context = options.max_context,
-                   .block_size = options.geometry.block_size,
-                   .index = options.geometry.index});
-  if (!model.ok()) return model.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                   Model::Load(checkpoint, backend,
+                               {.weights = options.weights,
+                                .max_rows = options.max_rows,
+                                .max_context = options.max_context,
+                                .block_size = options.geometry.block_size,
+                                .index = options.geometry.index}));
   const int32_t block = options.geometry.block_size;
   const auto num_blocks = static_cast<int32_t>((int64_t{options.max_context} + block - 1) / block);
-  absl::StatusOr<std::unique_ptr<KvCache>> cache =
-      KvCache::Create(backend, (*model)->config(), options.geometry, num_blocks);
-  if (!cache.ok()) return cache.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
+                   KvCache::Create(backend, model->config(), options.geometry, num_blocks));
   return std::unique_ptr<SequenceRunner>(
-      new SequenceRunner(*std::move(model), *std::move(cache), options));
+      new SequenceRunner(std::move(model), std::move(cache), options));
 }
 
 SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvCache> cache,
@@ -114,8 +112,7 @@ void SequenceRunner::SampleLogprobs(const RunnerStep& step) {
 }
 
 absl::Status SequenceRunner::Run(const RunnerStep& step) {
-  absl::Status status = Check(step);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Check(step));
   tempered_.Append(step.tokens);
   const auto num_rows = static_cast<int32_t>(step.tokens.size());
   const int32_t block = cache_->geometry().block_size;
@@ -134,15 +131,13 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                              .calibrate = step.calibrate,
                              .block_table = std::span(block_table_).first(blocks)};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
-  status = model_->Forward(batch, *cache_, step.outputs);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(model_->Forward(batch, *cache_, step.outputs));
   SampleLogprobs(step);
   if (!step.logits.empty()) {
     model_->ComputeLogits(std::span(row_indices_).subspan(step.tokens.size() - 1, 1));
     model_->DownloadLogits(0, step.logits.data());
   }
-  status = model_->Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(model_->Finish());
   for (size_t i = 0; i < step.targets.size(); ++i) {
     if (!samples_[i].finite) {
       return absl::InternalError(
@@ -158,9 +153,8 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
 absl::Status SequenceRunner::RunPrompt(std::span<const int32_t> tokens) {
   const auto most = static_cast<size_t>(max_rows_);
   for (; !tokens.empty(); tokens = tokens.subspan(std::min(most, tokens.size()))) {
-    const absl::Status status =
-        Run({.tokens = tokens.first(std::min(most, tokens.size())), .kind = RowKind::kPrefill});
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(
+        Run({.tokens = tokens.first(std::min(most, tokens.size())), .kind = RowKind::kPrefill}));
   }
   return absl::OkStatus();
 }

@@ -2,16 +2,15 @@
 
 #include <utility>
 
+#include "engine/base/status_macros.h"
+
 namespace eta {
 
 absl::StatusOr<SequenceRunner*> RunnerPool::For(const KvGeometry& geometry) {
   if (runner_ && geometry_ == geometry) return runner_.get();
   runner_.reset();  // two models do not fit everywhere
   geometry_.reset();
-  absl::StatusOr<std::unique_ptr<SequenceRunner>> made =
-      runtime_.MakeRunner(geometry, max_context_, around_);
-  if (!made.ok()) return made.status();
-  runner_ = *std::move(made);
+  ASSIGN_OR_RETURN(runner_, runtime_.MakeRunner(geometry, max_context_, around_));
   geometry_ = geometry;
   return runner_.get();
 }

@@ -2,24 +2,22 @@
 
 #include <utility>
 
+#include "engine/base/status_macros.h"
 #include "kernels/system/usable_cpus.h"
 
 namespace eta {
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Load(const RuntimeOptions& options) {
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(options.model_dir);
-  if (!checkpoint.ok()) return checkpoint.status();
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(checkpoint->config_json());
-  if (!config.ok()) return config.status();
-  config->index = options.index.value_or(config->index);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(options.backend);
-  if (!backend.ok()) return backend.status();
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(options.model_dir));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(checkpoint.config_json()));
+  config.index = options.index.value_or(config.index);
+  ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options.backend));
   const int threads =
       options.backend.num_threads > 0 ? options.backend.num_threads : ReadUsableCpus().threads();
   auto rivals =
-      std::make_shared<RivalBackend>(std::shared_ptr<Backend>(*std::move(backend)), threads);
+      std::make_shared<RivalBackend>(std::shared_ptr<Backend>(std::move(backend)), threads);
   return std::unique_ptr<Runtime>(
-      new Runtime(*std::move(checkpoint), *std::move(config), std::move(rivals), options.weights));
+      new Runtime(std::move(checkpoint), std::move(config), std::move(rivals), options.weights));
 }
 
 absl::StatusOr<std::unique_ptr<SequenceRunner>> Runtime::MakeRunner(const KvGeometry& geometry,

@@ -66,10 +66,9 @@ class Report {
 
  private:
   absl::Status Section(const TableKind& kind) {
-    const auto digest = Sha256Hex(SettingsKey(bench_, options_.key, kind.name));
-    if (!digest.ok()) return digest.status();
+    ASSIGN_OR_RETURN(const auto digest, Sha256Hex(SettingsKey(bench_, options_.key, kind.name)));
     const std::string path = absl::StrCat(options_.folder, "/", kind.name);
-    if (auto stored = StoredSection(path + ".md", Mark(*digest))) {
+    if (auto stored = StoredSection(path + ".md", Mark(digest))) {
       Add(*std::move(stored));
       return absl::OkStatus();
     }
@@ -91,7 +90,7 @@ class Report {
     if (!picture.empty()) RETURN_IF_ERROR(WriteWholeFile(path + ".svg", picture));
     // Last: what it marks is whole.
     std::string section = TableMarkdown(*table, absl::StrCat(kind.name, ".svg"));
-    RETURN_IF_ERROR(WriteWholeFile(path + ".md", Mark(*digest) + section));
+    RETURN_IF_ERROR(WriteWholeFile(path + ".md", Mark(digest) + section));
     Add(std::move(section));
     return absl::OkStatus();
   }

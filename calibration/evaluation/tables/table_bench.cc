@@ -7,6 +7,7 @@
 #include "calibration/evaluation/attention/attention_resolution.h"
 #include "calibration/evaluation/text/windows.h"
 #include "calibration/solvers/sample_split.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -25,15 +26,13 @@ std::string NameOf(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<TableBench>> TableBench::Load(const RuntimeOptions& runtime,
                                                              const TableSettings& settings) {
-  absl::StatusOr<std::unique_ptr<Runtime>> loaded = Runtime::Load(runtime);
-  if (!loaded.ok()) return loaded.status();
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      Tokenizer::Load((*loaded)->checkpoint().tokenizer_files(), (*loaded)->config());
-  if (!tokenizer.ok()) return tokenizer.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<Runtime> loaded, Runtime::Load(runtime));
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
+                   Tokenizer::Load(loaded->checkpoint().tokenizer_files(), loaded->config()));
   std::unique_ptr<TableBench> bench(new TableBench());
   bench->settings_ = settings;
-  bench->runtime_ = *std::move(loaded);
-  bench->tokenizer_ = *std::move(tokenizer);
+  bench->runtime_ = std::move(loaded);
+  bench->tokenizer_ = std::move(tokenizer);
   bench->kv_dtype_ = runtime.kv_dtype;
   bench->index_dtype_ = runtime.index_dtype;
   return bench;
@@ -80,12 +79,10 @@ std::vector<BenchText> TableBench::Texts() const {
 absl::StatusOr<std::vector<std::vector<int32_t>>> TableBench::Windows(const BenchText& text,
                                                                       int32_t context,
                                                                       int32_t windows) const {
-  absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text.path);
-  if (!source.ok()) return source.status();
-  absl::StatusOr<std::vector<std::vector<int32_t>>> all =
-      ReadWindows(**source, *tokenizer_, context, /*max_windows=*/0, kMostTextTokens);
-  if (!all.ok()) return all.status();
-  return KeepSpread(*std::move(all), windows);
+  ASSIGN_OR_RETURN(std::unique_ptr<TextSource> source, TextSource::Open(text.path));
+  ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> all,
+                   ReadWindows(*source, *tokenizer_, context, /*max_windows=*/0, kMostTextTokens));
+  return KeepSpread(std::move(all), windows);
 }
 
 }  // namespace eta

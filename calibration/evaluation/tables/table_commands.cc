@@ -72,14 +72,13 @@ struct TableCommand {
   }
 
   absl::Status Run() const {
-    const auto bench = TableBench::Load(flags.runtime, flags.settings);
-    if (!bench.ok()) return bench.status();
+    ASSIGN_OR_RETURN(const auto bench, TableBench::Load(flags.runtime, flags.settings));
     absl::StatusOr<Table> table;
     {
       ProgressBar bar;
-      (*bench)->progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
-      table = FindTable(name)->measure(**bench);
-      (*bench)->progress = nullptr;
+      bench->progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
+      table = FindTable(name)->measure(*bench);
+      bench->progress = nullptr;
     }
     if (!table.ok()) return table.status();
     std::fputs(TableText(*table).c_str(), stdout);
@@ -104,24 +103,23 @@ struct ReportCommand {
   }
 
   absl::Status Run() const {
-    const auto bench = TableBench::Load(flags.runtime, flags.settings);
-    if (!bench.ok()) return bench.status();
-    const auto model = ModelFingerprint((*bench)->config(), (*bench)->runtime().checkpoint());
-    if (!model.ok()) return model.status();
+    ASSIGN_OR_RETURN(const auto bench, TableBench::Load(flags.runtime, flags.settings));
+    ASSIGN_OR_RETURN(const auto model,
+                     ModelFingerprint(bench->config(), bench->runtime().checkpoint()));
     std::vector<const TableKind*> tables;
     for (const std::string& name : names.empty() ? TableNames() : names) {
       tables.push_back(FindTable(name));
     }
     const RuntimeFlags& runtime = flags.runtime;
-    const std::string backend = (*bench)->runtime().backend().description();
+    const std::string backend = bench->runtime().backend().description();
     const std::string key = absl::StrCat(
-        *model, " ", (*bench)->runtime().backend().name() == "cuda" ? backend : std::string(), " ",
-        std::string(Name(runtime.kv_dtype)), " ", std::string(Name((*bench)->Geometry().index)),
-        " ", std::string(Name((*bench)->Geometry().index_dtype)), " ",
+        model, " ", bench->runtime().backend().name() == "cuda" ? backend : std::string(), " ",
+        std::string(Name(runtime.kv_dtype)), " ", std::string(Name(bench->Geometry().index)), " ",
+        std::string(Name(bench->Geometry().index_dtype)), " ",
         runtime.weights == WeightFormat::kInt8 ? "int8" : "native");
     ProgressBar bar;
     constexpr int64_t kSteps = 10'000;
-    return WriteReport(**bench,
+    return WriteReport(*bench,
                        {.folder = output,
                         .title = absl::StrCat("eta-eval report: ", runtime.model_dir, ", ", backend,
                                               flags.settings.quick ? ", quick" : ""),

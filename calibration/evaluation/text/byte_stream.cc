@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -40,11 +41,10 @@ class XzStream : public ByteStream {
     stream_.avail_out = size;
     while (stream_.avail_out > 0 && !ended_) {
       if (stream_.avail_in == 0 && !input_ended_) {
-        const absl::StatusOr<size_t> got = packed_->Read(input_.data(), input_.size());
-        if (!got.ok()) return got.status();
+        ASSIGN_OR_RETURN(const size_t got, packed_->Read(input_.data(), input_.size()));
         stream_.next_in = reinterpret_cast<const uint8_t*>(input_.data());
-        stream_.avail_in = *got;
-        input_ended_ = *got == 0;
+        stream_.avail_in = got;
+        input_ended_ = got == 0;
       }
       const lzma_ret result = lzma_code(&stream_, input_ended_ ? LZMA_FINISH : LZMA_RUN);
       if (result == LZMA_STREAM_END) {

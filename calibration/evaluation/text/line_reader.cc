@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -12,10 +13,9 @@ constexpr size_t kChunkBytes = size_t{1} << 16;
 }  // namespace
 
 absl::StatusOr<LineReader> LineReader::Open(const std::string& path, const TextLimits& limits) {
-  absl::StatusOr<std::unique_ptr<ByteStream>> stream =
-      ByteStream::Open(path, limits.max_decoder_bytes);
-  if (!stream.ok()) return stream.status();
-  return LineReader(*std::move(stream), limits);
+  ASSIGN_OR_RETURN(std::unique_ptr<ByteStream> stream,
+                   ByteStream::Open(path, limits.max_decoder_bytes));
+  return LineReader(std::move(stream), limits);
 }
 
 absl::StatusOr<std::optional<std::string>> LineReader::Next() {
@@ -33,8 +33,7 @@ absl::StatusOr<std::optional<std::string>> LineReader::Read(bool whole) {
   bool any = false;
   while (true) {
     if (begin_ == buffer_.size()) {
-      const absl::Status filled = Fill();
-      if (!filled.ok()) return filled;
+      RETURN_IF_ERROR(Fill());
       if (buffer_.empty()) break;
     }
     any = true;
@@ -58,10 +57,9 @@ absl::StatusOr<std::optional<std::string>> LineReader::Read(bool whole) {
 absl::Status LineReader::Fill() {
   buffer_.resize(kChunkBytes);
   begin_ = 0;
-  const absl::StatusOr<size_t> got = stream_->Read(buffer_.data(), buffer_.size());
-  if (!got.ok()) return got.status();
-  buffer_.resize(*got);
-  total_ += *got;
+  ASSIGN_OR_RETURN(const size_t got, stream_->Read(buffer_.data(), buffer_.size()));
+  buffer_.resize(got);
+  total_ += got;
   if (total_ > limits_.max_total_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("text: the file holds more than ", limits_.max_total_bytes, " bytes"));

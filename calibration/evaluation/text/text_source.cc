@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -66,10 +67,9 @@ absl::StatusOr<std::unique_ptr<TextSource>> TextSource::Open(const std::string& 
     return absl::InvalidArgumentError(
         "text: the file's name must end in .txt, .jsonl, .txt.xz or .jsonl.xz");
   }
-  absl::StatusOr<LineReader> reader = LineReader::Open(path, limits);
-  if (!reader.ok()) return reader.status();
-  if (lines) return std::make_unique<JsonLines>(*std::move(reader));
-  return std::make_unique<PlainText>(*std::move(reader));
+  ASSIGN_OR_RETURN(LineReader reader, LineReader::Open(path, limits));
+  if (lines) return std::make_unique<JsonLines>(std::move(reader));
+  return std::make_unique<PlainText>(std::move(reader));
 }
 
 }  // namespace eta

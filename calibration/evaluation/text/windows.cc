@@ -21,10 +21,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadWindows(TextSource& source
   std::vector<int32_t> pending;  // tokens from the beginning of the next window on
   int64_t total = 0;
   while (wanted == 0 || windows.size() < wanted) {
-    const absl::StatusOr<std::optional<std::string>> document = source.Next();
-    if (!document.ok()) return document.status();
-    if (!document->has_value()) break;
-    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, true);
+    ASSIGN_OR_RETURN(const std::optional<std::string> document, source.Next());
+    if (!document.has_value()) break;
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(*document, true);
     if (!ids.ok()) return source.InDocument(ids.status());
     pending.insert(pending.end(), ids->begin(), ids->end());
     if (!tokenizer.eos_ids().empty()) pending.push_back(tokenizer.eos_ids().front());
@@ -57,10 +56,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ReadDocumentWindows(TextSource
                                 .beginning = tokenizer.beginning()};
   std::vector<std::vector<int32_t>> windows;
   while (true) {
-    const absl::StatusOr<std::optional<std::string>> document = source.Next();
-    if (!document.ok()) return document.status();
-    if (!document->has_value()) break;
-    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(**document, true);
+    ASSIGN_OR_RETURN(const std::optional<std::string> document, source.Next());
+    if (!document.has_value()) break;
+    const absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(*document, true);
     if (!ids.ok()) return source.InDocument(ids.status());
     for (auto& window : CutSamples(std::span(&*ids, 1), options)) {
       windows.push_back(std::move(window));

@@ -63,9 +63,8 @@ absl::StatusOr<ProfileSummary> Summary(const FolderProfile& profile, const Profi
                          .model_fingerprint = version->content.model_fingerprint};
   if (!StateOf(profile, version).ok()) return summary;
   ProfileRecord copy = *version;
-  const absl::StatusOr<std::string> blob = EncodeProfile(copy);
-  if (!blob.ok()) return blob.status();
-  summary.bytes = static_cast<int64_t>(blob->size());
+  ASSIGN_OR_RETURN(const std::string blob, EncodeProfile(copy));
+  summary.bytes = static_cast<int64_t>(blob.size());
   return summary;
 }
 
@@ -91,9 +90,8 @@ bool IsVerdict(const absl::Status& status) {
 // moment.
 absl::StatusOr<FolderProfiles> ReadSteady(const std::string& path, const std::string& stamp) {
   absl::StatusOr<FolderProfiles> profiles = ReadProfileFolder(path);
-  const absl::StatusOr<std::string> after = FolderStamp(path);
-  if (!after.ok()) return after.status();
-  if (*after != stamp) return StoreBusy();
+  ASSIGN_OR_RETURN(const std::string after, FolderStamp(path));
+  if (after != stamp) return StoreBusy();
   return profiles;
 }
 
@@ -104,13 +102,12 @@ absl::StatusOr<std::unique_ptr<DirectoryProfileStore>> DirectoryProfileStore::Op
   constexpr int kAttempts = 10;
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    absl::StatusOr<std::string> stamp = FolderStamp(path);
-    if (!stamp.ok()) return stamp.status();
-    absl::StatusOr<FolderProfiles> profiles = ReadSteady(path, *stamp);
+    ASSIGN_OR_RETURN(std::string stamp, FolderStamp(path));
+    absl::StatusOr<FolderProfiles> profiles = ReadSteady(path, stamp);
     status = profiles.status();
     if (profiles.ok()) {
       return std::unique_ptr<DirectoryProfileStore>(
-          new DirectoryProfileStore(path, *std::move(stamp), *std::move(profiles), options));
+          new DirectoryProfileStore(path, std::move(stamp), *std::move(profiles), options));
     }
     if (!HasReason(status, "STORE_BUSY")) return status;
   }
@@ -210,23 +207,22 @@ absl::StatusOr<ProfilePtr> DirectoryProfileStore::Get(const Tenant& tenant, cons
 
 absl::StatusOr<ProfileList> DirectoryProfileStore::List(const Tenant& tenant,
                                                         const ProfilePage& page) const {
-  const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
-  if (!last.ok()) return last.status();
+  ASSIGN_OR_RETURN(const std::string last, ReadNamePage(tenant, page));
   const Set profiles = Current();
   const ServedModel served = Served();
   const auto names = profiles->find(tenant);
   ProfileList list;
   if (names == profiles->end()) return list;
-  for (auto it = names->second.upper_bound(*last); it != names->second.end(); ++it) {
+  for (auto it = names->second.upper_bound(last); it != names->second.end(); ++it) {
     if (list.profiles.size() == static_cast<size_t>(page.rows())) {
       list.next_token = MakePageToken(tenant, "", list.profiles.back().name);
       break;
     }
     const ProfilePtr newest = NewestOf(it->second, served);
-    absl::StatusOr<ProfileSummary> summary =
-        Summary(it->second, newest != nullptr ? newest : it->second.versions.rbegin()->second);
-    if (!summary.ok()) return summary.status();
-    list.profiles.push_back(*std::move(summary));
+    ASSIGN_OR_RETURN(
+        ProfileSummary summary,
+        Summary(it->second, newest != nullptr ? newest : it->second.versions.rbegin()->second));
+    list.profiles.push_back(std::move(summary));
   }
   return list;
 }
@@ -235,21 +231,19 @@ absl::StatusOr<ProfileList> DirectoryProfileStore::ListVersions(const Tenant& te
                                                                 const std::string& name,
                                                                 const ProfilePage& page) const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
-  if (!before.ok()) return before.status();
+  ASSIGN_OR_RETURN(const int64_t before, ReadVersionPage(tenant, name, page));
   const Set profiles = Current();
   const FolderProfile* profile = Find(*profiles, tenant, name);
   if (profile == nullptr) return NoSuchProfile();
   ProfileList list;
   for (auto it = profile->versions.rbegin(); it != profile->versions.rend(); ++it) {
-    if (it->first >= *before) continue;
+    if (it->first >= before) continue;
     if (list.profiles.size() == static_cast<size_t>(page.rows())) {
       list.next_token = MakePageToken(tenant, name, absl::StrCat(list.profiles.back().version));
       break;
     }
-    absl::StatusOr<ProfileSummary> summary = Summary(*profile, it->second);
-    if (!summary.ok()) return summary.status();
-    list.profiles.push_back(*std::move(summary));
+    ASSIGN_OR_RETURN(ProfileSummary summary, Summary(*profile, it->second));
+    list.profiles.push_back(std::move(summary));
   }
   return list;
 }

@@ -10,6 +10,7 @@
 #include "calibration/profiles/store/sql/sql_profile_store.h"
 #include "calibration/profiles/store/sql/sqlite_database.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 
@@ -18,9 +19,8 @@ absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(const std::string
   absl::string_view rest = url;
   if (url.find('\0') != std::string::npos) return InvalidField("profile_store", "holds a NUL byte");
   if (absl::StartsWith(url, "postgresql://") || absl::StartsWith(url, "postgres://")) {
-    auto database = PostgresDatabase::Open(url, options.busy_timeout);
-    if (!database.ok()) return database.status();
-    return std::make_unique<SqlProfileStore>(*std::move(database), options);
+    ASSIGN_OR_RETURN(auto database, PostgresDatabase::Open(url, options.busy_timeout));
+    return std::make_unique<SqlProfileStore>(std::move(database), options);
   }
   const bool folder = absl::ConsumePrefix(&rest, "dir:");
   if (!folder) absl::ConsumePrefix(&rest, "sqlite:");
@@ -31,9 +31,8 @@ absl::StatusOr<std::unique_ptr<ProfileStore>> OpenProfileStore(const std::string
     return InvalidField("profile_store",
                         "must be sqlite:PATH, a path, postgresql://... or dir:PATH");
   }
-  auto database = SqliteDatabase::Open(path, options.busy_timeout);
-  if (!database.ok()) return database.status();
-  return std::make_unique<SqlProfileStore>(*std::move(database), options);
+  ASSIGN_OR_RETURN(auto database, SqliteDatabase::Open(path, options.busy_timeout));
+  return std::make_unique<SqlProfileStore>(std::move(database), options);
 }
 
 }  // namespace eta

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "engine/base/error.h"
 #include "engine/base/sha256.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -54,10 +55,9 @@ absl::StatusOr<std::string> ReadNamePage(const Tenant& tenant, const ProfilePage
 
 absl::StatusOr<int64_t> ReadVersionPage(const Tenant& tenant, const std::string& name,
                                         const ProfilePage& page) {
-  const absl::StatusOr<std::string> last = ReadPage(tenant, name, page);
-  if (!last.ok()) return last.status();
+  ASSIGN_OR_RETURN(const std::string last, ReadPage(tenant, name, page));
   int64_t before = std::numeric_limits<int64_t>::max();
-  if (!last->empty() && !absl::SimpleAtoi(*last, &before)) return WrongToken();
+  if (!last.empty() && !absl::SimpleAtoi(last, &before)) return WrongToken();
   return before;
 }
 

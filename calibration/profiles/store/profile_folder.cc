@@ -53,16 +53,14 @@ absl::StatusOr<std::vector<std::string>> Entries(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<Found>> Files(const std::string& path) {
-  const absl::StatusOr<std::vector<std::string>> tenants = Entries(path);
-  if (!tenants.ok()) return tenants.status();
+  ASSIGN_OR_RETURN(const std::vector<std::string> tenants, Entries(path));
   std::vector<Found> files;
-  for (const std::string& tenant : *tenants) {
+  for (const std::string& tenant : tenants) {
     const std::string folder = absl::StrCat(path, "/", tenant);
     std::error_code error;
     if (!fs::is_directory(folder, error)) continue;
-    const absl::StatusOr<std::vector<std::string>> names = Entries(folder);
-    if (!names.ok()) return names.status();
-    for (const std::string& name : *names) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, Entries(folder));
+    for (const std::string& name : names) {
       if (absl::EndsWith(name, ".json")) files.push_back({tenant, absl::StrCat(folder, "/", name)});
       if (files.size() > kMaxFiles) return OverProfileQuota("files in a folder", kMaxFiles);
     }
@@ -77,11 +75,10 @@ absl::Status InFile(const Found& file, const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> ReadText(const Found& file, size_t max_bytes, uint64_t& total) {
-  const absl::StatusOr<InputFile> input = InputFile::Open(file.path);
-  if (!input.ok()) return input.status();
-  total += input->size();
+  ASSIGN_OR_RETURN(const InputFile input, InputFile::Open(file.path));
+  total += input.size();
   if (total > kMaxBytes) return OverProfileQuota("bytes in a folder", kMaxBytes);
-  return input->ReadAll(max_bytes);
+  return input.ReadAll(max_bytes);
 }
 
 absl::Status AddProfile(const Tenant& tenant, const Found& file, std::string_view text,
@@ -102,9 +99,7 @@ absl::Status AddProfile(const Tenant& tenant, const Found& file, std::string_vie
                                                     .checksum = ""});
   FolderProfile& profile = profiles[tenant][record->name];
   if (other_schema) {
-    const absl::StatusOr<std::string> checksum = Sha256Hex(text);
-    if (!checksum.ok()) return checksum.status();
-    record->checksum = *checksum;
+    ASSIGN_OR_RETURN(record->checksum, Sha256Hex(text));
     profile.refused.emplace(record->version, InFile(file, fault));
   } else if (const auto blob = EncodeProfile(*record); !blob.ok()) {
     return blob.status();
@@ -139,10 +134,10 @@ absl::Status AddAlias(const std::string& field, const nlohmann::json& value,
 }
 
 absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfiles& profiles) {
-  const auto json = ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/3);
-  if (!json.ok()) return json.status();
+  ASSIGN_OR_RETURN(const auto json,
+                   ParseStrictJson("aliases", text, kMaxAliasBytes, /*max_depth=*/3));
   std::map<std::string, FolderProfile>& names = profiles[tenant];
-  for (const auto& [name, aliases] : json->root().items()) {
+  for (const auto& [name, aliases] : json.root().items()) {
     const auto profile = names.find(name);
     if (profile == names.end()) return InvalidField(Quoted(name), "is not in this folder");
     if (!aliases.is_object()) return InvalidField(name, "must be an object");
@@ -157,10 +152,9 @@ absl::Status AddAliases(const Tenant& tenant, std::string_view text, FolderProfi
 }  // namespace
 
 absl::StatusOr<std::string> FolderStamp(const std::string& path) {
-  const absl::StatusOr<std::vector<Found>> files = Files(path);
-  if (!files.ok()) return files.status();
+  ASSIGN_OR_RETURN(const std::vector<Found> files, Files(path));
   std::string stamp;
-  for (const Found& file : *files) {
+  for (const Found& file : files) {
     struct stat now = {};
     const bool there = stat(file.path.c_str(), &now) == 0;
     absl::StrAppend(&stamp, file.path, there ? " " : " gone ", now.st_dev, " ", now.st_ino, " ",
@@ -171,13 +165,12 @@ absl::StatusOr<std::string> FolderStamp(const std::string& path) {
 }
 
 absl::StatusOr<FolderProfiles> ReadProfileFolder(const std::string& path) {
-  const absl::StatusOr<std::vector<Found>> files = Files(path);
-  if (!files.ok()) return files.status();
+  ASSIGN_OR_RETURN(const std::vector<Found> files, Files(path));
   FolderProfiles profiles;
   uint64_t total = 0;
   // Aliases are read after the versions that they name.
   for (const bool aliases : {false, true}) {
-    for (const Found& file : *files) {
+    for (const Found& file : files) {
       if ((fs::path(file.path).filename() == kAliasFile) != aliases) continue;
       const absl::StatusOr<Tenant> tenant = Tenant::Parse(file.tenant);
       if (!tenant.ok()) return InFile(file, tenant.status());

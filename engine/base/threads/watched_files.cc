@@ -92,9 +92,8 @@ WatchedFiles::Seen WatchedFiles::Stat() const {
 absl::Status WatchedFiles::Load(const Seen& seen) {
   std::vector<std::string> contents;
   for (const WatchedFile& file : options_.files) {
-    auto content = ReadWhole(file, options_.max_bytes);
-    if (!content.ok()) return content.status();
-    contents.push_back(*std::move(content));
+    ASSIGN_OR_RETURN(auto content, ReadWhole(file, options_.max_bytes));
+    contents.push_back(std::move(content));
   }
   if (Stat() != seen)
     return absl::UnavailableError(options_.files.front().name + ": changed while it was read");

@@ -158,12 +158,12 @@ std::optional<absl::Status> Machine::StepOperators(const Instruction& instructio
     case Op::kCompareChain: {
       const Value right = Pop();
       const Value left = Pop();
-      const auto holds = Compare(heap_, static_cast<TokenKind>(instruction.a), left, right);
-      if (!holds.ok()) return holds.status();
-      if (instruction.op == Op::kCompareChain && *holds) {
+      ASSIGN_OR_RETURN(const auto holds,
+                       Compare(heap_, static_cast<TokenKind>(instruction.a), left, right));
+      if (instruction.op == Op::kCompareChain && holds) {
         Push(right);
       } else {
-        Push(Value::Boolean(*holds));
+        Push(Value::Boolean(holds));
         if (instruction.op == Op::kCompareChain) Jump(instruction);
       }
       return absl::OkStatus();
@@ -248,14 +248,13 @@ absl::StatusOr<Value> Machine::Load(uint32_t name) {
 }
 
 absl::Status Machine::StoreAttribute(const Instruction& instruction) {
-  const auto space = Load(instruction.a);
-  if (!space.ok()) return space.status();
-  if (!space->Is(Kind::kNamespace)) {
+  ASSIGN_OR_RETURN(const auto space, Load(instruction.a));
+  if (!space.Is(Kind::kNamespace)) {
     return Fail("an attribute can be set of a namespace alone, and '" +
                 program_.names[instruction.a] + "' is none");
   }
   const std::string& name = program_.constants[static_cast<size_t>(instruction.b)].text().bytes;
-  auto& attributes = space->As<Namespace>().attributes;
+  auto& attributes = space.As<Namespace>().attributes;
   const auto entry = std::find_if(attributes.begin(), attributes.end(),
                                   [&](const auto& other) { return other.first == name; });
   if (entry != attributes.end()) {
@@ -267,9 +266,8 @@ absl::Status Machine::StoreAttribute(const Instruction& instruction) {
 }
 
 absl::Status Machine::Unpack(size_t count) {
-  const auto items = Iterated(heap_, Pop());
-  if (!items.ok()) return items.status();
-  const std::vector<Value>& values = items->sequence().items;
+  ASSIGN_OR_RETURN(const auto items, Iterated(heap_, Pop()));
+  const std::vector<Value>& values = items.sequence().items;
   if (values.size() != count) {
     return Fail("expected " + std::to_string(count) + " values to unpack, got " +
                 std::to_string(values.size()));

@@ -48,11 +48,10 @@ std::optional<absl::Status> Machine::StepLoops(const Instruction& instruction) {
 
 absl::Status Machine::BeginLoop() {
   const Value iterated = Pop();
-  auto items = Iterated(heap_, iterated);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(auto items, Iterated(heap_, iterated));
   LoopRun run;
-  run.loop = MakeObject<Loop>(heap_, 0, items->depth() + 1);
-  run.loop->items = *std::move(items);
+  run.loop = MakeObject<Loop>(heap_, 0, items.depth() + 1);
+  run.loop->items = std::move(items);
   loops_.push_back(std::move(run));
   return absl::OkStatus();
 }

@@ -52,9 +52,8 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
 }  // namespace
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFileOptions& options) {
-  auto input = InputFile::Open(path, options);
-  if (!input.ok()) return input.status();
-  GgufFile file(*std::move(input));
+  ASSIGN_OR_RETURN(auto input, InputFile::Open(path, options));
+  GgufFile file(std::move(input));
   const absl::Status read = file.ReadHead();
   if (read.ok()) return file;
   return absl::Status(read.code(), absl::StrCat("file ", Quoted(file.file_.name()), ": ",
@@ -63,29 +62,25 @@ absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFile
 
 absl::Status GgufFile::ReadHead() {
   std::string bytes;
-  const auto header = ReadHeader(file_, bytes);
-  if (!header.ok()) return header.status();
-  const auto factors = ReadRopeFactors(file_, *header);
-  if (!factors.ok()) return factors.status();
+  ASSIGN_OR_RETURN(const auto header, ReadHeader(file_, bytes));
+  ASSIGN_OR_RETURN(const auto factors, ReadRopeFactors(file_, header));
 
-  GgufMetadata metadata(*header);
-  auto tokenizer = ReadGgufTokenizer(metadata);
-  if (!tokenizer.ok()) return tokenizer.status();
-  auto config = MakeConfigJson(metadata, *header, *tokenizer, *factors);
-  if (!config.ok()) return config.status();
-  RETURN_IF_ERROR(AddTensors(*header));
-  if (config->permuted_heads) {
-    for (const auto& [name, tensor] : header->tensors) {
+  GgufMetadata metadata(header);
+  ASSIGN_OR_RETURN(auto tokenizer, ReadGgufTokenizer(metadata));
+  ASSIGN_OR_RETURN(auto config, MakeConfigJson(metadata, header, tokenizer, factors));
+  RETURN_IF_ERROR(AddTensors(header));
+  if (config.permuted_heads) {
+    for (const auto& [name, tensor] : header.tensors) {
       const auto named = ToHuggingFaceName(name);
       if (!named || named->permuted == PermutedHeads::kNone) continue;
       RETURN_IF_ERROR(PermuteHeads(named->name, named->permuted == PermutedHeads::kQuery
-                                                    ? config->num_query_heads
-                                                    : config->num_kv_heads));
+                                                    ? config.num_query_heads
+                                                    : config.num_kv_heads));
     }
   }
-  texts_ = {.config_json = std::move(config->json),
-            .tokenizer_files = std::move(tokenizer->files),
-            .generation_config_json = std::move(tokenizer->generation_config_json)};
+  texts_ = {.config_json = std::move(config.json),
+            .tokenizer_files = std::move(tokenizer.files),
+            .generation_config_json = std::move(tokenizer.generation_config_json)};
   return absl::OkStatus();
 }
 

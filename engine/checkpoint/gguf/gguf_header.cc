@@ -212,9 +212,8 @@ class HeaderParser {
 
   // From offsets in the data to offsets in the file.
   absl::Status PlaceTensors() {
-    const auto alignment = Alignment();
-    if (!alignment.ok()) return alignment.status();
-    const auto data = AlignUp(bytes_.size() - reader_.rest().size(), *alignment);
+    ASSIGN_OR_RETURN(const auto alignment, Alignment());
+    const auto data = AlignUp(bytes_.size() - reader_.rest().size(), alignment);
     std::vector<std::pair<GgufTensor*, const std::string*>> order;
     for (auto& [name, tensor] : header_.tensors) order.emplace_back(&tensor, &name);
     std::sort(order.begin(), order.end(),
@@ -228,7 +227,7 @@ class HeaderParser {
                          tensor->offset < covered ? " overlaps another" : " follows a hole"));
       }
       const auto tensor_end = CheckedAdd(covered, tensor->bytes);
-      const auto padded = tensor_end ? AlignUp(*tensor_end, *alignment) : std::nullopt;
+      const auto padded = tensor_end ? AlignUp(*tensor_end, alignment) : std::nullopt;
       const auto in_file = CheckedAdd(*data, tensor->offset);
       if (!padded || !in_file) return Invalid("its tensors overflow 64 bits");
       tensor->offset = *in_file;

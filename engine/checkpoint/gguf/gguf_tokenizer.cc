@@ -5,6 +5,7 @@
 
 #include "engine/base/input_file.h"
 #include "engine/base/json/json_writer.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -55,20 +56,18 @@ absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(GgufMetadata& metadata) {
   if (!metadata.status().ok()) return metadata.status();
   if (model != gguf_key::kByteLevel && model != gguf_key::kPieces) return tokenizer;
 
-  auto vocabulary = ReadGgufVocabulary(metadata);
-  if (!vocabulary.ok()) return vocabulary.status();
+  ASSIGN_OR_RETURN(auto vocabulary, ReadGgufVocabulary(metadata));
   const bool byte_level = model == gguf_key::kByteLevel;
-  auto text = byte_level ? MakeTokenizerJson(metadata, *vocabulary)
-                         : MakeSentencePieceModel(metadata, *vocabulary);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(auto text, byte_level ? MakeTokenizerJson(metadata, vocabulary)
+                                         : MakeSentencePieceModel(metadata, vocabulary));
   (byte_level ? tokenizer.files.tokenizer_json : tokenizer.files.sentencepiece_model) =
-      *std::move(text);
+      std::move(text);
   tokenizer.files.tokenizer_config_json =
-      MakeTokenizerConfig(*vocabulary, byte_level ? "PreTrainedTokenizerFast" : "LlamaTokenizer");
-  tokenizer.generation_config_json = MakeGenerationConfig(*vocabulary);
-  tokenizer.vocab_size = static_cast<int64_t>(vocabulary->tokens.size());
-  if (byte_level || *vocabulary->add_bos) tokenizer.bos_id = vocabulary->bos_id;
-  tokenizer.eos_id = vocabulary->eos_id;
+      MakeTokenizerConfig(vocabulary, byte_level ? "PreTrainedTokenizerFast" : "LlamaTokenizer");
+  tokenizer.generation_config_json = MakeGenerationConfig(vocabulary);
+  tokenizer.vocab_size = static_cast<int64_t>(vocabulary.tokens.size());
+  if (byte_level || *vocabulary.add_bos) tokenizer.bos_id = vocabulary.bos_id;
+  tokenizer.eos_id = vocabulary.eos_id;
   return tokenizer;
 }
 

@@ -184,10 +184,9 @@ absl::Status SetUnknown(const Json& model, const std::vector<std::string>& texts
 
 absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tokens,
                               GgufHead& head) {
-  const auto tree =
-      ParseStrictJson("tokenizer.json", tokenizer_json, kMaxTokenizerBytes, kMaxTokenizerDepth);
-  if (!tree.ok()) return tree.status();
-  const Json& json = tree->root();
+  ASSIGN_OR_RETURN(const auto tree, ParseStrictJson("tokenizer.json", tokenizer_json,
+                                                    kMaxTokenizerBytes, kMaxTokenizerDepth));
+  const Json& json = tree.root();
   const Json& model = At(json, "model");
   RETURN_IF_ERROR(CheckModel(model));
   PreTokenizer cuts = {.patterns = {}, .ignore_merges = IsTrue(model, "ignore_merges")};
@@ -197,11 +196,10 @@ absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tok
   if (name.empty()) return Unsupported("pre_tokenizer", "cuts as none that has a name in GGUF");
   RETURN_IF_ERROR(ReadTokens(json, tokens));
   RETURN_IF_ERROR(ReadPostProcessor(json, tokens));
-  const auto merges = ReadMerges(model);
-  if (!merges.ok()) return merges.status();
+  ASSIGN_OR_RETURN(const auto merges, ReadMerges(model));
   head.Set(gguf_key::kTokenizer, gguf_key::kByteLevel);
   head.Set(gguf_key::kPreTokenizer, name);
-  head.Set(gguf_key::kMerges, *merges);
+  head.Set(gguf_key::kMerges, merges);
   head.Set(gguf_key::kAddBos, tokens.bos.has_value());
   RETURN_IF_ERROR(SetUnknown(model, tokens.texts, head));
   return absl::OkStatus();

@@ -67,23 +67,20 @@ class GgufExport {
     RETURN_IF_ERROR(MakeHead());
     const std::string head = head_.Bytes();
     RETURN_IF_ERROR(CheckReadsBack(head));
-    auto file = OutputFile::Create(path);
-    if (!file.ok()) return file.status();
-    RETURN_IF_ERROR(file->Write(head));
+    ASSIGN_OR_RETURN(auto file, OutputFile::Create(path));
+    RETURN_IF_ERROR(file.Write(head));
     if (!keys_.rope_factors.empty()) {
-      RETURN_IF_ERROR(WritePadded(std::as_bytes(std::span(keys_.rope_factors)), *file));
+      RETURN_IF_ERROR(WritePadded(std::as_bytes(std::span(keys_.rope_factors)), file));
     }
-    for (const Planned& tensor : planned_) RETURN_IF_ERROR(WriteTensor(tensor, *file));
-    RETURN_IF_ERROR(file->Commit());
+    for (const Planned& tensor : planned_) RETURN_IF_ERROR(WriteTensor(tensor, file));
+    RETURN_IF_ERROR(file.Commit());
     return ExportedGguf{.num_tensors = static_cast<int64_t>(planned_.size()),
                         .bytes = head.size() + head_.data_bytes()};
   }
 
  private:
   absl::Status ReadModel() {
-    auto config = ParseModelConfig(checkpoint_.config_json());
-    if (!config.ok()) return config.status();
-    config_ = *std::move(config);
+    ASSIGN_OR_RETURN(config_, ParseModelConfig(checkpoint_.config_json()));
     RETURN_IF_ERROR(ValidateTensors(config_, checkpoint_.tensors()));
     if (checkpoint_.index_metric() != nullptr) {
       RETURN_IF_ERROR(ValidateIndexMetric(config_, *checkpoint_.index_metric()));
@@ -102,9 +99,7 @@ class GgufExport {
   }
 
   absl::Status MakeHead() {
-    auto keys = SetModelKeys(checkpoint_.config_json(), config_, head_);
-    if (!keys.ok()) return keys.status();
-    keys_ = *std::move(keys);
+    ASSIGN_OR_RETURN(keys_, SetModelKeys(checkpoint_.config_json(), config_, head_));
     head_.Set("general.file_type", FileType(matrices_.type));
     head_.Set("general.quantization_version", uint32_t{2});
     GgufSpecialIds ids;
@@ -125,9 +120,8 @@ class GgufExport {
     for (const auto& [name, info] : reader.tensors()) {
       if (name.ends_with(kFrequencies)) continue;
       if (name == kHead && config_.tie_word_embeddings) {
-        const auto repeats = RepeatsEmbedding();
-        if (!repeats.ok()) return repeats.status();
-        if (*repeats) continue;
+        ASSIGN_OR_RETURN(const auto repeats, RepeatsEmbedding());
+        if (repeats) continue;
       }
       const auto stored = ToGgufName(name);
       if (!stored) {
@@ -150,44 +144,38 @@ class GgufExport {
   }
 
   absl::StatusOr<bool> RepeatsEmbedding() const {
-    const auto head = checkpoint_.Read(kHead);
-    if (!head.ok()) return head.status();
-    const auto embedding = checkpoint_.Read(kEmbedding);
-    if (!embedding.ok()) return embedding.status();
-    return *head == *embedding;
+    ASSIGN_OR_RETURN(const auto head, checkpoint_.Read(kHead));
+    ASSIGN_OR_RETURN(const auto embedding, checkpoint_.Read(kEmbedding));
+    return head == embedding;
   }
 
   // What a reader makes of the head must be the model: a key that is forgotten would change it.
   absl::Status CheckReadsBack(const std::string& bytes) const {
-    const auto header = ParseGgufHeader(bytes, bytes.size() + head_.data_bytes());
-    if (!header.ok()) return header.status();
-    GgufMetadata metadata(*header);
-    const auto tokenizer = ReadGgufTokenizer(metadata);
-    if (!tokenizer.ok()) return tokenizer.status();
-    const auto made = MakeConfigJson(metadata, *header, *tokenizer, keys_.rope_factors);
-    if (!made.ok()) return made.status();
-    auto read = ParseModelConfig(made->json);
-    if (!read.ok()) return read.status();
+    ASSIGN_OR_RETURN(const auto header, ParseGgufHeader(bytes, bytes.size() + head_.data_bytes()));
+    GgufMetadata metadata(header);
+    ASSIGN_OR_RETURN(const auto tokenizer, ReadGgufTokenizer(metadata));
+    ASSIGN_OR_RETURN(const auto made,
+                     MakeConfigJson(metadata, header, tokenizer, keys_.rope_factors));
+    ASSIGN_OR_RETURN(auto read, ParseModelConfig(made.json));
     ModelConfig wanted = config_;
     // These are of the tokenizer, and SetTokenizerKeys has seen to them.
-    wanted.bos_id = read->bos_id;
-    wanted.eos_ids = read->eos_ids;
+    wanted.bos_id = read.bos_id;
+    wanted.eos_ids = read.eos_ids;
     // A file has the factors only, from which its parameters follow but for a common divisor.
-    if (!keys_.rope_factors.empty()) wanted.rope_scaling = read->rope_scaling;
-    wanted.tie_word_embeddings = read->tie_word_embeddings;
-    if (*read == wanted) return absl::OkStatus();
+    if (!keys_.rope_factors.empty()) wanted.rope_scaling = read.rope_scaling;
+    wanted.tie_word_embeddings = read.tie_word_embeddings;
+    if (read == wanted) return absl::OkStatus();
     return absl::UnimplementedError(
         "config.json: something in it has no key in a GGUF file, such as rope_scaling with factors "
         "of its own");
   }
 
   absl::Status WriteTensor(const Planned& tensor, OutputFile& file) const {
-    const auto data = tensor.reader->Read(tensor.name);
-    if (!data.ok()) return data.status();
+    ASSIGN_OR_RETURN(const auto data, tensor.reader->Read(tensor.name));
     const TensorInfo& info = tensor.reader->tensors().at(tensor.name);
-    std::vector<float> values(data->size() / SizeOf(info.dtype));
+    std::vector<float> values(data.size() / SizeOf(info.dtype));
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = LoadElement(info.dtype, data->data(), static_cast<int64_t>(i));
+      values[i] = LoadElement(info.dtype, data.data(), static_cast<int64_t>(i));
     }
     if (tensor.permuted_heads > 0) {
       values = Interleaved(values, info.shape.front(), tensor.permuted_heads);

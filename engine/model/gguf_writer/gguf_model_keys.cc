@@ -116,9 +116,9 @@ void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& 
 
 absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const ModelConfig& config,
                                            GgufHead& head) {
-  const auto tree = ParseStrictJson("config.json", config_json, kMaxModelBytes, kMaxModelDepth);
-  if (!tree.ok()) return tree.status();
-  const Json& json = tree->root();
+  ASSIGN_OR_RETURN(const auto tree,
+                   ParseStrictJson("config.json", config_json, kMaxModelBytes, kMaxModelDepth));
+  const Json& json = tree.root();
   std::string family = FamilyOf(json);
   // Without its window Mistral's form is LLaMA's.
   if (family == "mistral" && config.sliding_window == 0) family = "llama";

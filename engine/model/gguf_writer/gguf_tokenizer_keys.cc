@@ -23,11 +23,10 @@ constexpr float kPaddingScore = -1e4f;  // as the usual conversion has it
 // The token of padding, which tokenizer_config.json spells.
 absl::Status SetPadding(const std::string& tokenizer_config, const std::vector<std::string>& tokens,
                         GgufHead& head) {
-  const auto tree =
-      ParseStrictJson("tokenizer_config.json", tokenizer_config, kMaxConfigBytes, kMaxConfigDepth);
-  if (!tree.ok()) return tree.status();
-  const auto value = tree->root().find("pad_token");
-  const Json* text = value == tree->root().end() ? nullptr : &*value;
+  ASSIGN_OR_RETURN(const auto tree, ParseStrictJson("tokenizer_config.json", tokenizer_config,
+                                                    kMaxConfigBytes, kMaxConfigDepth));
+  const auto value = tree.root().find("pad_token");
+  const Json* text = value == tree.root().end() ? nullptr : &*value;
   if (text != nullptr && text->is_object()) {
     const auto content = text->find("content");
     text = content == text->end() ? nullptr : &*content;
@@ -63,22 +62,21 @@ absl::Status SetEnds(const std::vector<int32_t>& ends, const std::vector<std::st
 
 absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size, GgufTokens& tokens,
                           GgufHead& head) {
-  const auto table = ParsePieceTable(tokenizer_model);
-  if (!table.ok()) return table.status();
+  ASSIGN_OR_RETURN(const auto table, ParsePieceTable(tokenizer_model));
   std::vector<float> scores;
-  for (const Piece& piece : table->pieces) {
+  for (const Piece& piece : table.pieces) {
     tokens.texts.push_back(piece.text);
     tokens.types.push_back(static_cast<int32_t>(piece.type));
     scores.push_back(piece.score);
   }
-  if (table->bos_id >= 0) tokens.bos = table->bos_id;
+  if (table.bos_id >= 0) tokens.bos = table.bos_id;
   scores.resize(std::max(scores.size(), vocab_size), kPaddingScore);
   head.Set(gguf_key::kTokenizer, gguf_key::kPieces);
   head.Set(gguf_key::kScores, scores);
-  head.Set(gguf_key::kAddBos, table->bos_id >= 0);
-  head.Set(gguf_key::kAddSpacePrefix, table->add_dummy_prefix);
-  if (table->unk_id >= 0) {
-    head.Set(gguf_key::kUnknownId, static_cast<uint32_t>(table->unk_id));
+  head.Set(gguf_key::kAddBos, table.bos_id >= 0);
+  head.Set(gguf_key::kAddSpacePrefix, table.add_dummy_prefix);
+  if (table.unk_id >= 0) {
+    head.Set(gguf_key::kUnknownId, static_cast<uint32_t>(table.unk_id));
   }
   return absl::OkStatus();
 }

@@ -246,8 +246,7 @@ absl::StatusOr<BpeOptions> ReadModel(const Json& root, bool has_merges) {
     options.unk_token = fields.Text("unk_token");
   }
   for (const char* field : {"vocab", "merges"}) fields.IsNull(field);  // read elsewhere
-  const absl::Status status = fields.Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   return options;
 }
 
@@ -311,12 +310,10 @@ absl::StatusOr<TokenTexts> ReadTexts(const TokenizerTables& tables, const TokenD
       texts.first.Add("");
       continue;
     }
-    const auto bytes = decoder.Decode(token.spelled, /*first=*/false);
-    if (!bytes.ok()) return bytes.status();
-    texts.bytes.Add(*bytes);
-    const auto first = decoder.Decode(token.spelled, /*first=*/true);
-    if (!first.ok()) return first.status();
-    texts.first.Add(*first);
+    ASSIGN_OR_RETURN(const auto bytes, decoder.Decode(token.spelled, /*first=*/false));
+    texts.bytes.Add(bytes);
+    ASSIGN_OR_RETURN(const auto first, decoder.Decode(token.spelled, /*first=*/true));
+    texts.first.Add(first);
   }
   return texts;
 }
@@ -359,14 +356,13 @@ absl::StatusOr<std::set<int32_t>> StructureIds(const TokenizerTables& tables,
                                                const Normalizers& normalizers) {
   std::set<int32_t> ids(source.ids.begin(), source.ids.end());
   if (source.written.empty()) return ids;
-  const auto raw = MakeAdded(tables, /*normalized=*/false, kinds, normalizers);
-  if (!raw.ok()) return raw.status();
-  const auto normalized = MakeAdded(tables, /*normalized=*/true, kinds, normalizers);
-  if (!normalized.ok()) return normalized.status();
+  ASSIGN_OR_RETURN(const auto raw, MakeAdded(tables, /*normalized=*/false, kinds, normalizers));
+  ASSIGN_OR_RETURN(const auto normalized,
+                   MakeAdded(tables, /*normalized=*/true, kinds, normalizers));
   for (const std::string& text : source.written) {
     RegexRun regex(text.size());
     // A text that a normalizer's pattern exceeds its limits on tells less.
-    (void)FindAdded(text, *raw, *normalized, normalizers, regex, ids);
+    (void)FindAdded(text, raw, normalized, normalizers, regex, ids);
   }
   return ids;
 }
@@ -383,14 +379,13 @@ absl::StatusOr<AddedKinds> TellKinds(const TokenizerTables& tables, const Vocabu
         vocabulary.contains(token.content) && IsUnit(token.content, options.byte_level);
     kinds.plain[static_cast<size_t>(token.id)] = is_unit || IsBlankText(token.content);
   }
-  const auto structure = StructureIds(tables, source, kinds, normalizers);
-  if (!structure.ok()) return structure.status();
+  ASSIGN_OR_RETURN(const auto structure, StructureIds(tables, source, kinds, normalizers));
   for (const AddedToken& token : tables.added) {
-    const bool is_structure = structure->contains(token.id) && !IsBlankText(token.content);
+    const bool is_structure = structure.contains(token.id) && !IsBlankText(token.content);
     kinds.control[static_cast<size_t>(token.id)] = token.special || is_structure;
   }
   const auto unknown = options.unk_token ? vocabulary.find(*options.unk_token) : vocabulary.end();
-  if (unknown != vocabulary.end() && structure->contains(unknown->second)) {
+  if (unknown != vocabulary.end() && structure.contains(unknown->second)) {
     options.unk_token.reset();
   }
   options.never_made = kinds.control;
@@ -421,50 +416,34 @@ const Json& At(const Json& root, const char* field) {
 absl::StatusOr<std::unique_ptr<const TextCodec>> LoadJsonCodec(std::string_view json,
                                                                const ControlSource& source,
                                                                int32_t vocab_size) {
-  auto file = ParseTokenizerFile(json);
-  if (!file.ok()) return file.status();
-  const Json& root = file->rest.root();
-  const TokenizerTables& tables = file->tables;
+  ASSIGN_OR_RETURN(auto file, ParseTokenizerFile(json));
+  const Json& root = file.rest.root();
+  const TokenizerTables& tables = file.tables;
   RETURN_IF_ERROR(CheckTop(root));
-  auto options = ReadModel(At(root, "model"), At(root, "model").contains("merges"));
-  if (!options.ok()) return options.status();
+  ASSIGN_OR_RETURN(auto options,
+                   ReadModel(At(root, "model"), At(root, "model").contains("merges")));
   if (!tables.has_vocabulary) return InvalidPart("model.vocab", "is missing");
-  const auto vocabulary = IndexVocabulary(tables);
-  if (!vocabulary.ok()) return vocabulary.status();
-  RETURN_IF_ERROR(CheckIds(tables, *vocabulary, vocab_size));
+  ASSIGN_OR_RETURN(const auto vocabulary, IndexVocabulary(tables));
+  RETURN_IF_ERROR(CheckIds(tables, vocabulary, vocab_size));
 
   Parts parts;
-  auto normalizers = MakeNormalizers(At(root, "normalizer"));
-  if (!normalizers.ok()) return normalizers.status();
-  parts.normalizers = *std::move(normalizers);
-  auto pre_tokenizers = MakePreTokenizers(At(root, "pre_tokenizer"));
-  if (!pre_tokenizers.ok()) return pre_tokenizers.status();
-  parts.pre_tokenizers = std::move(pre_tokenizers->stages);
-  options->byte_level = pre_tokenizers->byte_level;
-  auto ends = MakePostProcessor(At(root, "post_processor"), vocab_size);
-  if (!ends.ok()) return ends.status();
-  parts.ends = *std::move(ends);
+  ASSIGN_OR_RETURN(parts.normalizers, MakeNormalizers(At(root, "normalizer")));
+  ASSIGN_OR_RETURN(auto pre_tokenizers, MakePreTokenizers(At(root, "pre_tokenizer")));
+  parts.pre_tokenizers = std::move(pre_tokenizers.stages);
+  options.byte_level = pre_tokenizers.byte_level;
+  ASSIGN_OR_RETURN(parts.ends, MakePostProcessor(At(root, "post_processor"), vocab_size));
   ControlSource structure = source;
   for (const auto& ids : {parts.ends.beginning, parts.ends.ending}) {
     structure.ids.insert(structure.ids.end(), ids.begin(), ids.end());
   }
-  const auto kinds =
-      TellKinds(tables, *vocabulary, structure, parts.normalizers, vocab_size, *options);
-  if (!kinds.ok()) return kinds.status();
-  auto model = BpeModel::Make(tables, *vocabulary, *std::move(options));
-  if (!model.ok()) return model.status();
-  parts.model = *std::move(model);
-  const auto decoder = TokenDecoder::Make(At(root, "decoder"));
-  if (!decoder.ok()) return decoder.status();
-  auto texts = ReadTexts(tables, *decoder, vocab_size);
-  if (!texts.ok()) return texts.status();
-  parts.tokens = *std::move(texts);
-  auto raw = MakeAdded(tables, /*normalized=*/false, *kinds, parts.normalizers);
-  if (!raw.ok()) return raw.status();
-  parts.raw = *std::move(raw);
-  auto normalized = MakeAdded(tables, /*normalized=*/true, *kinds, parts.normalizers);
-  if (!normalized.ok()) return normalized.status();
-  parts.normalized = *std::move(normalized);
+  ASSIGN_OR_RETURN(const auto kinds, TellKinds(tables, vocabulary, structure, parts.normalizers,
+                                               vocab_size, options));
+  ASSIGN_OR_RETURN(parts.model, BpeModel::Make(tables, vocabulary, std::move(options)));
+  ASSIGN_OR_RETURN(const auto decoder, TokenDecoder::Make(At(root, "decoder")));
+  ASSIGN_OR_RETURN(parts.tokens, ReadTexts(tables, decoder, vocab_size));
+  ASSIGN_OR_RETURN(parts.raw, MakeAdded(tables, /*normalized=*/false, kinds, parts.normalizers));
+  ASSIGN_OR_RETURN(parts.normalized,
+                   MakeAdded(tables, /*normalized=*/true, kinds, parts.normalizers));
   for (const AddedToken& token : tables.added) {
     parts.longest_added = std::max(parts.longest_added, token.content.size());
   }

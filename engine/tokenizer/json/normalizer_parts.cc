@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"
 
@@ -48,21 +49,18 @@ absl::StatusOr<NormalizerPtr> MakeNormalizer(const Part& part) {
     return UnknownPart(part);
   }
   if (!made.ok()) return made.status();
-  const absl::Status status = fields.Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   return made;
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<NormalizerPtr>> MakeNormalizers(const nlohmann::json& root) {
-  const auto parts = ListParts(root, "normalizer", "normalizers");
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(const auto parts, ListParts(root, "normalizer", "normalizers"));
   std::vector<NormalizerPtr> normalizers;
-  for (const Part& part : *parts) {
-    auto made = MakeNormalizer(part);
-    if (!made.ok()) return made.status();
-    normalizers.push_back(*std::move(made));
+  for (const Part& part : parts) {
+    ASSIGN_OR_RETURN(auto made, MakeNormalizer(part));
+    normalizers.push_back(std::move(made));
   }
   return normalizers;
 }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"
 
@@ -31,8 +32,7 @@ absl::StatusOr<std::vector<Part>> ListParts(const Json& root, const std::string&
     } else {
       PartFields fields(*object, where);
       const Json& inner = fields.Array(list);
-      const absl::Status status = fields.Finish();
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(fields.Finish());
       for (size_t i = inner.size(); i-- > 0;) {
         rest.emplace_back(&inner[i], absl::StrCat(where, ".", list, "[", i, "]"));
       }

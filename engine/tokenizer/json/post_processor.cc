@@ -66,10 +66,9 @@ absl::StatusOr<PostProcessor> ReadTemplate(const Part& part, int32_t vocab_size)
         return InvalidPart(place, "the template of one text must have it once, as A");
       }
     } else if (single[i].contains("SpecialToken")) {
-      auto ids = ReadIds(special_tokens, name, part.place, vocab_size);
-      if (!ids.ok()) return ids.status();
+      ASSIGN_OR_RETURN(auto ids, ReadIds(special_tokens, name, part.place, vocab_size));
       std::vector<int32_t>& side = seen_text ? made.ending : made.beginning;
-      side.insert(side.end(), ids->begin(), ids->end());
+      side.insert(side.end(), ids.begin(), ids.end());
     } else {
       return InvalidPart(place, "must be an object with SpecialToken or Sequence");
     }
@@ -82,16 +81,14 @@ absl::StatusOr<PostProcessor> ReadTemplate(const Part& part, int32_t vocab_size)
 }  // namespace
 
 absl::StatusOr<PostProcessor> MakePostProcessor(const Json& root, int32_t vocab_size) {
-  const auto parts = ListParts(root, "post_processor", "processors");
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(const auto parts, ListParts(root, "post_processor", "processors"));
   PostProcessor all;
-  for (const Part& part : *parts) {
+  for (const Part& part : parts) {
     if (part.type == "ByteLevel") continue;
     if (part.type != "TemplateProcessing") return UnknownPart(part);
-    auto made = ReadTemplate(part, vocab_size);
-    if (!made.ok()) return made.status();
-    all.beginning.insert(all.beginning.begin(), made->beginning.begin(), made->beginning.end());
-    all.ending.insert(all.ending.end(), made->ending.begin(), made->ending.end());
+    ASSIGN_OR_RETURN(auto made, ReadTemplate(part, vocab_size));
+    all.beginning.insert(all.beginning.begin(), made.beginning.begin(), made.beginning.end());
+    all.ending.insert(all.ending.end(), made.ending.begin(), made.ending.end());
   }
   return all;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/base/input_file.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"
 #include "engine/tokenizer/text/splits.h"
@@ -63,9 +64,8 @@ absl::StatusOr<PrependScheme> ReadScheme(PartFields& fields, bool add_prefix_spa
 }
 
 absl::StatusOr<PreTokenizerPtr> MakeMetaspacePart(PartFields& fields) {
-  auto metaspace = ReadMetaspace(fields);
-  if (!metaspace.ok()) return metaspace.status();
-  return MakeMetaspace(std::move(metaspace->replacement), metaspace->scheme, metaspace->split);
+  ASSIGN_OR_RETURN(auto metaspace, ReadMetaspace(fields));
+  return MakeMetaspace(std::move(metaspace.replacement), metaspace.scheme, metaspace.split);
 }
 
 absl::StatusOr<PreTokenizerPtr> MakePreTokenizer(const Part& part) {
@@ -92,8 +92,7 @@ absl::StatusOr<PreTokenizerPtr> MakePreTokenizer(const Part& part) {
     return UnknownPart(part);
   }
   if (!made.ok()) return made.status();
-  const absl::Status status = fields.Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   return made;
 }
 
@@ -103,9 +102,7 @@ absl::StatusOr<MetaspaceFields> ReadMetaspace(PartFields& fields) {
   MetaspaceFields metaspace;
   metaspace.replacement = fields.Text("replacement");
   const bool add_prefix_space = fields.BooleanOr("add_prefix_space", true);
-  const auto scheme = ReadScheme(fields, add_prefix_space);
-  if (!scheme.ok()) return scheme.status();
-  metaspace.scheme = *scheme;
+  ASSIGN_OR_RETURN(metaspace.scheme, ReadScheme(fields, add_prefix_space));
   metaspace.split = fields.BooleanOr("split", true);
   if (fields.Has("str_rep")) fields.Text("str_rep");  // the replacement again, in older files
   const std::string& replacement = metaspace.replacement;
@@ -118,19 +115,17 @@ absl::StatusOr<MetaspaceFields> ReadMetaspace(PartFields& fields) {
 }
 
 absl::StatusOr<MadePreTokenizers> MakePreTokenizers(const Json& root) {
-  const auto parts = ListParts(root, "pre_tokenizer", "pretokenizers");
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(const auto parts, ListParts(root, "pre_tokenizer", "pretokenizers"));
   MadePreTokenizers made;
-  for (const Part& part : *parts) {
+  for (const Part& part : parts) {
     // ByteLevel turns bytes into characters: what came after it would have those to cut.
     if (made.byte_level) {
       return absl::UnimplementedError(absl::StrCat("tokenizer.json: ", part.place, ": type ",
                                                    Quoted(part.type),
                                                    " behind ByteLevel is not supported"));
     }
-    auto stage = MakePreTokenizer(part);
-    if (!stage.ok()) return stage.status();
-    made.stages.push_back(*std::move(stage));
+    ASSIGN_OR_RETURN(auto stage, MakePreTokenizer(part));
+    made.stages.push_back(std::move(stage));
     made.byte_level = part.type == "ByteLevel";
   }
   return made;

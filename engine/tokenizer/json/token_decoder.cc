@@ -179,10 +179,9 @@ absl::StatusOr<StepPtr> MakeStep(const Part& part, Progress& progress) {
   } else if (part.type == "Replace") {
     made = MakeReplaceStep(part, fields);
   } else if (part.type == "Metaspace") {
-    auto metaspace = ReadMetaspace(fields);
-    if (!metaspace.ok()) return metaspace.status();
-    made = std::make_unique<MetaspaceStep>(std::move(metaspace->replacement),
-                                           metaspace->scheme != PrependScheme::kNever);
+    ASSIGN_OR_RETURN(auto metaspace, ReadMetaspace(fields));
+    made = std::make_unique<MetaspaceStep>(std::move(metaspace.replacement),
+                                           metaspace.scheme != PrependScheme::kNever);
   } else if (part.type == "ByteFallback") {
     progress.bytes = true;
     made = std::make_unique<ByteFallbackStep>();
@@ -197,8 +196,7 @@ absl::StatusOr<StepPtr> MakeStep(const Part& part, Progress& progress) {
     return UnknownPart(part);
   }
   if (!made.ok()) return made.status();
-  const absl::Status status = fields.Finish();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(fields.Finish());
   return made;
 }
 
@@ -214,13 +212,11 @@ absl::StatusOr<TokenDecoder> TokenDecoder::Make(const nlohmann::json& root) {
     decoder.steps_.push_back(std::make_unique<JoinBySpaces>());
     return decoder;
   }
-  const auto parts = ListParts(root, "decoder", "decoders");
-  if (!parts.ok()) return parts.status();
+  ASSIGN_OR_RETURN(const auto parts, ListParts(root, "decoder", "decoders"));
   Progress progress;
-  for (const Part& part : *parts) {
-    auto step = MakeStep(part, progress);
-    if (!step.ok()) return step.status();
-    if (*step != nullptr) decoder.steps_.push_back(*std::move(step));
+  for (const Part& part : parts) {
+    ASSIGN_OR_RETURN(auto step, MakeStep(part, progress));
+    if (step != nullptr) decoder.steps_.push_back(std::move(step));
   }
   return decoder;
 }

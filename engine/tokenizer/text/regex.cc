@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/text/pattern_translation.h"
 #include "engine/tokenizer/text/unicode.h"
 
@@ -65,15 +66,14 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
     return absl::InvalidArgumentError(
         absl::StrCat("a pattern may have ", kMaxPatternBytes, " bytes"));
   }
-  const auto translated = TranslatePattern(pattern);
-  if (!translated.ok()) return translated.status();
+  ASSIGN_OR_RETURN(const auto translated, TranslatePattern(pattern));
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
       OrBadAlloc(pcre2_compile_context_create(nullptr)), &pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
   pcre2_code* const code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT,
                     &error, &offset, context.get());
   if (code == nullptr) {

@@ -192,9 +192,7 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.model) request.set_model(*flags.model);
   request.set_name(flags.name);
   if (flags.target) {
-    absl::StatusOr<v1::CalibrationTarget> target = ParseTarget(*flags.target);
-    if (!target.ok()) return target.status();
-    *request.mutable_target() = *std::move(target);
+    ASSIGN_OR_RETURN(*request.mutable_target(), ParseTarget(*flags.target));
   }
   RETURN_IF_ERROR(FillLabels(flags, &request));
   if (flags.held_out) request.set_held_out(*flags.held_out);
@@ -207,9 +205,8 @@ absl::StatusOr<CalibrateCall> MakeCalibrateCall(const CalibrateFlags& flags) {
   if (flags.expected_version) request.set_expected_version(*flags.expected_version);
   if (flags.request_id) request.set_request_id(*flags.request_id);
   if (flags.stage) request.set_stage(true);
-  absl::StatusOr<std::vector<Sample>> samples = ReadSamples(flags.samples, kMaxSampleBytes);
-  if (!samples.ok()) return samples.status();
-  for (Sample& sample : *samples) {
+  ASSIGN_OR_RETURN(std::vector<Sample> samples, ReadSamples(flags.samples, kMaxSampleBytes));
+  for (Sample& sample : samples) {
     call.origins.push_back(sample.origin);
     v1::CalibrationSample* added = request.add_samples();
     added->set_document(std::move(sample.document));

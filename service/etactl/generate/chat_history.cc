@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "service/etactl/input.h"
 #include "service/etactl/output.h"
 
@@ -98,9 +99,8 @@ absl::StatusOr<ChatHistory> ChatHistory::Read(const std::string& file) {
   ChatHistory history;
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return history;
-  const absl::StatusOr<std::string> content = ReadAll(file);
-  if (!content.ok()) return content.status();
-  std::istringstream lines(*content);
+  ASSIGN_OR_RETURN(const std::string content, ReadAll(file));
+  std::istringstream lines(content);
   int number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;

@@ -21,14 +21,12 @@ absl::Status FillPrompt(const GenerateFlags& flags, v1::GenerateRequest* request
     return absl::InvalidArgumentError("give one of PROMPT, --file and --token_ids");
   }
   if (!flags.token_ids.empty()) {
-    absl::StatusOr<std::vector<int32_t>> ids = ReadTokenIds("--token_ids", flags.token_ids);
-    if (!ids.ok()) return ids.status();
-    request->mutable_token_ids()->mutable_ids()->Add(ids->begin(), ids->end());
+    ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadTokenIds("--token_ids", flags.token_ids));
+    request->mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> text = ReadText("PROMPT", flags.prompt, flags.file);
-  if (!text.ok()) return text.status();
-  request->set_text(*std::move(text));
+  ASSIGN_OR_RETURN(std::string text, ReadText("PROMPT", flags.prompt, flags.file));
+  request->set_text(std::move(text));
   return absl::OkStatus();
 }
 

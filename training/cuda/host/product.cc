@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 
 namespace eta::training::cuda {
 namespace {
@@ -45,13 +46,12 @@ struct Products::Plan {
 };
 
 absl::StatusOr<std::unique_ptr<Products>> Products::Open(Context& context) {
-  const absl::StatusOr<const eta::cuda::CublasLt*> lt = eta::cuda::CublasLt::Load();
-  if (!lt.ok()) return lt.status();
-  auto products = std::unique_ptr<Products>(new Products(context, **lt));
-  const cublasStatus_t created = (*lt)->Create(&products->handle_);
+  ASSIGN_OR_RETURN(const eta::cuda::CublasLt* const lt, eta::cuda::CublasLt::Load());
+  auto products = std::unique_ptr<Products>(new Products(context, *lt));
+  const cublasStatus_t created = lt->Create(&products->handle_);
   if (created != CUBLAS_STATUS_SUCCESS) {
     return absl::UnavailableError(
-        absl::StrCat("backend: cuda: cuBLASLt: ", (*lt)->GetStatusString(created)));
+        absl::StrCat("backend: cuda: cuBLASLt: ", lt->GetStatusString(created)));
   }
   return products;
 }

@@ -21,18 +21,16 @@ constexpr int kStride = 16;  // of BigBird, the paper's
 absl::StatusOr<AttentionScore> ArmBench::Score(const std::string& name,
                                                std::span<const std::vector<int32_t>> windows,
                                                int32_t prefill, bool recall) {
-  absl::StatusOr<EvaluatedAttention> attention = Attention(name);
-  if (!attention.ok()) return attention.status();
-  std::vector<EvaluatedAttention> one = {*std::move(attention)};
+  ASSIGN_OR_RETURN(EvaluatedAttention attention, Attention(name));
+  std::vector<EvaluatedAttention> one = {std::move(attention)};
   RETURN_IF_ERROR(FitConstants(runners_.Source(), bench_.rivals(), windows.front(), prefill, one));
-  absl::StatusOr<std::vector<AttentionScore>> scores =
-      EvaluatePerplexity(runners_.Source(), windows, one,
-                         {.prefill = prefill,
-                          .recall = recall,
-                          .special_ids = bench_.tokenizer().special_ids(),
-                          .rivals = &bench_.rivals()});
-  if (!scores.ok()) return scores.status();
-  return std::move(scores->front());
+  ASSIGN_OR_RETURN(std::vector<AttentionScore> scores,
+                   EvaluatePerplexity(runners_.Source(), windows, one,
+                                      {.prefill = prefill,
+                                       .recall = recall,
+                                       .special_ids = bench_.tokenizer().special_ids(),
+                                       .rivals = &bench_.rivals()}));
+  return std::move(scores.front());
 }
 
 absl::StatusOr<MatchedArm> MatchUnion(ArmBench& arms, const ArmFamily& family, double low,
@@ -48,19 +46,18 @@ absl::StatusOr<MatchedArm> MatchUnion(ArmBench& arms, const ArmFamily& family, d
         std::clamp((wanted - low_union) / std::max(high_union - low_union, 1e-9), 0.1, 0.9);
     const double at = low + (high - low) * share;
     const std::string name = family(at);
-    const absl::StatusOr<AttentionScore> score = arms.Score(name, windows, prefill);
-    if (!score.ok()) return score.status();
+    ASSIGN_OR_RETURN(const AttentionScore score, arms.Score(name, windows, prefill));
     if (trial == 0 ||
-        std::abs(score->union_density - wanted) < std::abs(best.union_density - wanted)) {
-      best = {name, score->union_density};
+        std::abs(score.union_density - wanted) < std::abs(best.union_density - wanted)) {
+      best = {name, score.union_density};
     }
-    if (std::abs(score->union_density - wanted) <= kNearEnough) break;
-    if (score->union_density < wanted) {
+    if (std::abs(score.union_density - wanted) <= kNearEnough) break;
+    if (score.union_density < wanted) {
       low = at;
-      low_union = score->union_density;
+      low_union = score.union_density;
     } else {
       high = at;
-      high_union = score->union_density;
+      high_union = score.union_density;
     }
   }
   return best;

@@ -44,11 +44,9 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
   ArmBench arms(bench, bench.Context(2048, 1024));
   const int32_t prefill = arms.context() / 2;
   const BenchText text = bench.Texts().front();
-  const auto windows = bench.Windows(text, arms.context(), bench.Samples(16, 2));
-  if (!windows.ok()) return windows.status();
-  const auto first = std::span(*windows).first(1);
-  const auto full = arms.Score("full", *windows, prefill);
-  if (!full.ok()) return full.status();
+  ASSIGN_OR_RETURN(const auto windows, bench.Windows(text, arms.context(), bench.Samples(16, 2)));
+  const auto first = std::span(windows).first(1);
+  ASSIGN_OR_RETURN(const auto full, arms.Score("full", windows, prefill));
   Table table = {
       .name = "blocksize",
       .title = "Block sizes at one union",
@@ -74,21 +72,19 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
                      .log_x = true};
   int64_t done = 0;
   for (const BlockSize& size : kSizes) {
-    const auto matched =
-        MatchUnion(arms, FamilyOf(bench.config(), size), 0.0, 1.0, kUnion, first, prefill);
-    if (!matched.ok()) return matched.status();
-    const auto score = arms.Score(matched->name, *windows, prefill);
-    if (!score.ok()) return score.status();
-    const auto tokens = static_cast<int64_t>(score->losses.size());
-    table.rows.push_back({.labels = {absl::StrCat(size.tokens), matched->name},
-                          .cells = {WithPaper(PlainCell(score->head_density), size.head),
-                                    WithPaper(PlainCell(score->union_density), size.join),
-                                    PlainCell(score->bytes_read()),
-                                    WithPaper(ExpCell(score->loss, tokens), size.perplexity),
-                                    ExpCell(PairedDifference(score->losses, full->losses), tokens)},
+    ASSIGN_OR_RETURN(const auto matched, MatchUnion(arms, FamilyOf(bench.config(), size), 0.0, 1.0,
+                                                    kUnion, first, prefill));
+    ASSIGN_OR_RETURN(const auto score, arms.Score(matched.name, windows, prefill));
+    const auto tokens = static_cast<int64_t>(score.losses.size());
+    table.rows.push_back({.labels = {absl::StrCat(size.tokens), matched.name},
+                          .cells = {WithPaper(PlainCell(score.head_density), size.head),
+                                    WithPaper(PlainCell(score.union_density), size.join),
+                                    PlainCell(score.bytes_read()),
+                                    WithPaper(ExpCell(score.loss, tokens), size.perplexity),
+                                    ExpCell(PairedDifference(score.losses, full.losses), tokens)},
                           .n = tokens});
     chart.lines[0].points.push_back(
-        {.x = static_cast<double>(size.tokens), .y = std::exp(score->loss.mean)});
+        {.x = static_cast<double>(size.tokens), .y = std::exp(score.loss.mean)});
     bench.Progress(++done, std::ssize(kSizes));
   }
   table.figures.push_back(std::move(chart));

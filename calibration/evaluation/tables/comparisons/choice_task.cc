@@ -112,20 +112,18 @@ size_t Longest(const Question& question) {
 
 absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
                                                     const Tokenizer& tokenizer, int32_t count) {
-  absl::StatusOr<LineReader> lines = LineReader::Open(path);
-  if (!lines.ok()) return lines.status();
+  ASSIGN_OR_RETURN(LineReader lines, LineReader::Open(path));
   std::vector<QuestionText> texts;
   while (true) {
-    const absl::StatusOr<std::optional<std::string>> line = lines->Next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) break;
-    std::optional<QuestionText> text = ParseQuestion(**line);
+    ASSIGN_OR_RETURN(const std::optional<std::string> line, lines.Next());
+    if (!line.has_value()) break;
+    std::optional<QuestionText> text = ParseQuestion(*line);
     if (!text) {
-      return InvalidField("text", absl::StrCat("line ", lines->number(),
+      return InvalidField("text", absl::StrCat("line ", lines.number(),
                                                " is no question: an object with prompt, 2 to ",
                                                kMostChoices, " choices and the answer's index"));
     }
-    text->line = lines->number();
+    text->line = lines.number();
     texts.push_back(*std::move(text));
     if (texts.size() > kMostQuestions) {
       return InvalidField("text", absl::StrCat("more than ", kMostQuestions, " questions"));
@@ -146,14 +144,12 @@ absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
 absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& attention,
                                          const std::vector<Question>& questions,
                                          const std::function<void(int64_t)>& progress) {
-  const absl::StatusOr<EvaluatedAttention> way = arms.Attention(attention);
-  if (!way.ok()) return way.status();
-  const absl::StatusOr<SequenceRunner*> runner = arms.runners().For(way->geometry);
-  if (!runner.ok()) return runner.status();
+  ASSIGN_OR_RETURN(const EvaluatedAttention way, arms.Attention(attention));
+  ASSIGN_OR_RETURN(SequenceRunner* const runner, arms.runners().For(way.geometry));
   RivalBackend& rivals = arms.bench().rivals();
-  rivals.Use(way->rival);
+  rivals.Use(way.rival);
   const absl::Cleanup done_choosing = [&rivals] { rivals.Use(nullptr); };
-  ChoiceRun run(**runner, *way, arms.bench().tokenizer().special_ids());
+  ChoiceRun run(*runner, way, arms.bench().tokenizer().special_ids());
   ChoiceScore score;
   double loss = 0.0;
   size_t answer_tokens = 0;
@@ -164,9 +160,8 @@ absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& atte
     }
     std::vector<double> sums;
     for (const std::vector<int32_t>& choice : question.choices) {
-      const absl::StatusOr<double> sum = run.Score(question, choice);
-      if (!sum.ok()) return sum.status();
-      sums.push_back(*sum);
+      ASSIGN_OR_RETURN(const double sum, run.Score(question, choice));
+      sums.push_back(sum);
     }
     const auto right = static_cast<size_t>(question.answer);
     loss -= sums[right];

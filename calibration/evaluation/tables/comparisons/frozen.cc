@@ -29,19 +29,18 @@ class Calibration {
   absl::StatusOr<std::vector<float>> Solve(const Windows& windows,
                                            const AttentionOptions& options) {
     const ModelConfig& config = runner_.config();
-    auto collected = CollectedCells::Create(config.num_layers, config.num_query_heads, bins_);
-    if (!collected.ok()) return collected.status();
+    ASSIGN_OR_RETURN(auto collected,
+                     CollectedCells::Create(config.num_layers, config.num_query_heads, bins_));
     for (const std::vector<int32_t>& window : windows) {
       const auto tokens = std::span(window).first(window.size() - 1);
-      absl::StatusOr<std::vector<uint64_t>> cells = Cells(tokens, options);
-      if (!cells.ok()) return cells.status();
-      RETURN_IF_ERROR(collected->Add(*cells, static_cast<int64_t>(tokens.size())));
+      ASSIGN_OR_RETURN(std::vector<uint64_t> cells, Cells(tokens, options));
+      RETURN_IF_ERROR(collected.Add(cells, static_cast<int64_t>(tokens.size())));
     }
-    const auto solved = SolveFrozenThresholds(collected->histogram(),
-                                              {.beta = config.beta, .offset = options.offset});
-    if (!solved.ok()) return solved.status();
+    ASSIGN_OR_RETURN(const auto solved,
+                     SolveFrozenThresholds(collected.histogram(),
+                                           {.beta = config.beta, .offset = options.offset}));
     std::vector<float> thresholds;
-    for (const FrozenThreshold& head : *solved) {
+    for (const FrozenThreshold& head : solved) {
       thresholds.push_back(static_cast<float>(head.threshold));
     }
     return thresholds;
@@ -55,9 +54,8 @@ class Calibration {
                                 static_cast<size_t>(config.num_query_heads) *
                                 static_cast<size_t>(CalibrationCells(bins_).size()));
     const size_t bytes = cells.size() * sizeof(uint64_t);
-    auto buffer = backend_.Allocate(bytes);
-    if (!buffer.ok()) return buffer.status();
-    backend_.Upload((*buffer)->data(), cells.data(), bytes);
+    ASSIGN_OR_RETURN(auto buffer, backend_.Allocate(bytes));
+    backend_.Upload(buffer->data(), cells.data(), bytes);
     RETURN_IF_ERROR(
         runner_.Begin({.attention = options,
                        .rope_theta = RopeTheta(config, static_cast<int64_t>(tokens.size()))}));
@@ -67,9 +65,9 @@ class Calibration {
           {.tokens = tokens.subspan(begin, std::min(most, tokens.size() - begin)),
            .kind = RowKind::kPrefill,
            .calibrate = true,
-           .outputs = {.cells = reinterpret_cast<uint64_t*>((*buffer)->data()), .bins = bins_}}));
+           .outputs = {.cells = reinterpret_cast<uint64_t*>(buffer->data()), .bins = bins_}}));
     }
-    backend_.Download(cells.data(), (*buffer)->data(), bytes);
+    backend_.Download(cells.data(), buffer->data(), bytes);
     return cells;
   }
 
@@ -80,15 +78,14 @@ class Calibration {
 
 absl::StatusOr<std::vector<AttentionScore>> Compare(ArmBench& arms, const Windows& windows,
                                                     const std::vector<float>& thresholds) {
-  auto dynamic = arms.Attention(kDefaultArm);
-  if (!dynamic.ok()) return dynamic.status();
-  EvaluatedAttention frozen = *dynamic;
+  ASSIGN_OR_RETURN(auto dynamic, arms.Attention(kDefaultArm));
+  EvaluatedAttention frozen = dynamic;
   auto profile = std::make_shared<ThresholdProfile>();
   profile->num_layers = arms.bench().config().num_layers;
   profile->num_query_heads = arms.bench().config().num_query_heads;
   profile->thresholds = thresholds;
   frozen.profile = std::move(profile);
-  const EvaluatedAttention both[] = {*std::move(dynamic), std::move(frozen)};
+  const EvaluatedAttention both[] = {std::move(dynamic), std::move(frozen)};
   return EvaluatePerplexity(arms.runners().Source(), windows, both,
                             {.prefill = static_cast<int32_t>(windows.front().size() - 1) / 2,
                              .special_ids = arms.bench().tokenizer().special_ids()});
@@ -113,26 +110,21 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
   const BenchText text = bench.Texts().back();
   // Every other window calibrates; windows of both lengths are judged.
   const int32_t count = bench.Samples(kCalibrationWindows, 4);
-  const auto cut = bench.Windows(text, length, 2 * count);
-  if (!cut.ok()) return cut.status();
+  ASSIGN_OR_RETURN(const auto cut, bench.Windows(text, length, 2 * count));
   Windows calibration;
   Windows judged[2];
-  for (size_t i = 0; i < cut->size(); ++i) {
-    (i % 2 == 0 ? calibration : judged[0]).push_back((*cut)[i]);
+  for (size_t i = 0; i < cut.size(); ++i) {
+    (i % 2 == 0 ? calibration : judged[0]).push_back(cut[i]);
   }
   if (judged[0].empty()) {
     return absl::InvalidArgumentError("text: it fills one window, and frozen takes two");
   }
-  const auto longer = bench.Windows(text, 2 * length, (count + 1) / 2);
-  if (!longer.ok()) return longer.status();
-  judged[1] = *longer;
-  const auto runner = arms.runners().For(bench.Geometry());
-  if (!runner.ok()) return runner.status();
-  const auto dynamic = arms.Attention(kDefaultArm);
-  if (!dynamic.ok()) return dynamic.status();
-  const auto thresholds =
-      Calibration(**runner, *bench.runtime().shared_backend()).Solve(calibration, dynamic->options);
-  if (!thresholds.ok()) return thresholds.status();
+  ASSIGN_OR_RETURN(judged[1], bench.Windows(text, 2 * length, (count + 1) / 2));
+  ASSIGN_OR_RETURN(const auto runner, arms.runners().For(bench.Geometry()));
+  ASSIGN_OR_RETURN(const auto dynamic, arms.Attention(kDefaultArm));
+  ASSIGN_OR_RETURN(
+      const auto thresholds,
+      Calibration(*runner, *bench.runtime().shared_backend()).Solve(calibration, dynamic.options));
   bench.Progress(1, 3);
   Table table = {.name = "frozen",
                  .title = "Dynamic against calibrated thresholds",
@@ -152,10 +144,9 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
                              {.name = "union", .unit = "%", .digits = 2, .percent = true},
                              {.name = "recall", .unit = "%", .digits = 1, .percent = true}}};
   for (size_t at = 0; at < 2; ++at) {
-    const auto scores = Compare(arms, judged[at], *thresholds);
-    if (!scores.ok()) return scores.status();
+    ASSIGN_OR_RETURN(const auto scores, Compare(arms, judged[at], thresholds));
     for (size_t i = 0; i < 2; ++i) {
-      const AttentionScore& score = (*scores)[i];
+      const AttentionScore& score = scores[i];
       const auto tokens = static_cast<int64_t>(score.losses.size());
       table.rows.push_back(
           {.labels = {absl::StrCat(length << at), i == 0 ? "dynamic" : "calibrated"},

@@ -125,10 +125,9 @@ class Pareto {
   absl::StatusOr<Table> Measure() {
     const std::vector<Point> points = Points(bench_);
     const BenchText text = bench_.Texts().front();
-    const auto windows = bench_.Windows(text, arms_.context(), bench_.Samples(16, 2));
-    if (!windows.ok()) return windows.status();
-    const auto needles = Needles(text);
-    if (!needles.ok()) return needles.status();
+    ASSIGN_OR_RETURN(const auto windows,
+                     bench_.Windows(text, arms_.context(), bench_.Samples(16, 2)));
+    ASSIGN_OR_RETURN(const auto needles, Needles(text));
     const int32_t prefill = arms_.context() / 2;
     Table table = {.name = "pareto",
                    .title = "Reads against quality",
@@ -160,12 +159,11 @@ class Pareto {
     for (size_t i = 0; i < points.size(); ++i) {
       const Point& point = points[i];
       misses_.Reset();
-      const auto score = arms_.Score(point.name, *windows, prefill, /*recall=*/true);
-      if (!score.ok()) return score.status();
-      const auto found = Found(point.name, *needles);
-      if (!found.ok()) return found.status();
-      table.rows.push_back(Row(point, *score, misses_.counts(), *found));
-      if (point.family != "full") Draw(point.family, *score, chart);
+      ASSIGN_OR_RETURN(const auto score,
+                       arms_.Score(point.name, windows, prefill, /*recall=*/true));
+      ASSIGN_OR_RETURN(const auto found, Found(point.name, needles));
+      table.rows.push_back(Row(point, score, misses_.counts(), found));
+      if (point.family != "full") Draw(point.family, score, chart);
       bench_.Progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(points.size()));
     }
     table.figures.push_back(std::move(chart));
@@ -174,9 +172,8 @@ class Pareto {
 
  private:
   absl::StatusOr<std::vector<NeedleWindow>> Needles(const BenchText& text) {
-    absl::StatusOr<std::unique_ptr<TextSource>> source = TextSource::Open(text.path);
-    if (!source.ok()) return source.status();
-    return ReadNeedleWindows(**source, bench_.tokenizer(),
+    ASSIGN_OR_RETURN(std::unique_ptr<TextSource> source, TextSource::Open(text.path));
+    return ReadNeedleWindows(*source, bench_.tokenizer(),
                              {.context = needle_arms_.context(),
                               .windows = bench_.Samples(kNeedleWindows, 3),
                               .seed = bench_.settings().seed});
@@ -184,13 +181,13 @@ class Pareto {
 
   absl::StatusOr<TableCell> Found(const std::string& name,
                                   const std::vector<NeedleWindow>& windows) {
-    absl::StatusOr<EvaluatedAttention> attention = needle_arms_.Attention(name);
-    if (!attention.ok()) return attention.status();
-    const auto scores = EvaluateNeedles(
-        needle_arms_.runners().Source(), windows, std::span(&*attention, 1),
-        {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()});
-    if (!scores.ok()) return scores.status();
-    const auto& hits = scores->front().hits;
+    ASSIGN_OR_RETURN(EvaluatedAttention attention, needle_arms_.Attention(name));
+    ASSIGN_OR_RETURN(
+        const auto scores,
+        EvaluateNeedles(
+            needle_arms_.runners().Source(), windows, std::span(&attention, 1),
+            {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()}));
+    const auto& hits = scores.front().hits;
     return ShareCell(std::ranges::count(hits, true), static_cast<int64_t>(hits.size()));
   }
 

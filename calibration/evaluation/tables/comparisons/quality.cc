@@ -108,28 +108,23 @@ class Quality {
     for (const std::string& name : OwnArms(bench_.config())) {
       arms_list_.push_back({LabelOf(name), name});
     }
-    const auto windows = bench_.Windows(text, arms_.context(), 1);
-    if (!windows.ok()) return windows.status();
-    const auto own = arms_.Score(kDefaultArm, *windows, prefill_);
-    if (!own.ok()) return own.status();
+    ASSIGN_OR_RETURN(const auto windows, bench_.Windows(text, arms_.context(), 1));
+    ASSIGN_OR_RETURN(const auto own, arms_.Score(kDefaultArm, windows, prefill_));
     for (const RivalFamily& family : families) {
-      const auto matched =
-          MatchUnion(arms_, family.name, 0.0, 0.9999, own->union_density, *windows, prefill_);
-      if (!matched.ok()) return matched.status();
-      arms_list_.push_back({family.label, matched->name});
+      ASSIGN_OR_RETURN(const auto matched, MatchUnion(arms_, family.name, 0.0, 0.9999,
+                                                      own.union_density, windows, prefill_));
+      arms_list_.push_back({family.label, matched.name});
       bench_.Progress(++done_, total_);
     }
     return absl::OkStatus();
   }
 
   absl::Status Text(const BenchText& text, int32_t count) {
-    const auto windows = bench_.Windows(text, arms_.context(), count);
-    if (!windows.ok()) return windows.status();
+    ASSIGN_OR_RETURN(const auto windows, bench_.Windows(text, arms_.context(), count));
     std::vector<AttentionScore> scores;
     for (const QualityArm& arm : arms_list_) {
-      auto score = arms_.Score(arm.name, *windows, prefill_);
-      if (!score.ok()) return score.status();
-      scores.push_back(*std::move(score));
+      ASSIGN_OR_RETURN(auto score, arms_.Score(arm.name, windows, prefill_));
+      scores.push_back(std::move(score));
       bench_.Progress(++done_, total_);
     }
     for (size_t i = 0; i < scores.size(); ++i) {
@@ -171,21 +166,19 @@ class Quality {
   }
 
   absl::Status Task(const std::string& task) {
-    const auto questions =
-        ReadQuestions(absl::StrCat(bench_.settings().data, "/", task, ".jsonl.xz"),
-                      bench_.tokenizer(), bench_.Samples(300, 16));
-    if (!questions.ok()) return questions.status();
+    ASSIGN_OR_RETURN(const auto questions,
+                     ReadQuestions(absl::StrCat(bench_.settings().data, "/", task, ".jsonl.xz"),
+                                   bench_.tokenizer(), bench_.Samples(300, 16)));
     for (const QualityArm& arm : arms_list_) {
-      const auto score = ScoreChoices(arms_, arm.name, *questions);
-      if (!score.ok()) return score.status();
+      ASSIGN_OR_RETURN(const auto score, ScoreChoices(arms_, arm.name, questions));
       const bool full = arm.name == "full";
       table_.rows.push_back(
           {.labels = {task, arm.label},
-           .cells = {PlainCell(std::exp(score->answer_loss)), TableCell(),
-                     WithPaper(ShareCell(score->right, score->questions), Paper(arm.label, task)),
-                     PlainCell(full ? 1.0 : score->head_density),
-                     PlainCell(full ? 1.0 : score->union_density), TableCell()},
-           .n = score->questions});
+           .cells = {PlainCell(std::exp(score.answer_loss)), TableCell(),
+                     WithPaper(ShareCell(score.right, score.questions), Paper(arm.label, task)),
+                     PlainCell(full ? 1.0 : score.head_density),
+                     PlainCell(full ? 1.0 : score.union_density), TableCell()},
+           .n = score.questions});
       bench_.Progress(++done_, total_);
     }
     return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -32,17 +33,16 @@ std::optional<QuestionText> ParseQuestion(std::string_view line) {
 }
 
 absl::StatusOr<Question> TokenizeChoices(const QuestionText& text, const Tokenizer& tokenizer) {
-  auto prompt = tokenizer.Encode(text.prompt, /*add_bos=*/true);
-  if (!prompt.ok()) return prompt.status();
-  Question question = {.prompt = *std::move(prompt), .choices = {}, .answer = text.answer};
+  ASSIGN_OR_RETURN(auto prompt, tokenizer.Encode(text.prompt, /*add_bos=*/true));
+  Question question = {.prompt = std::move(prompt), .choices = {}, .answer = text.answer};
   size_t shared = question.prompt.size();
   std::vector<std::vector<int32_t>> wholes;
   for (const std::string& choice : text.choices) {
-    auto whole = tokenizer.Encode(absl::StrCat(text.prompt, choice), /*add_bos=*/true);
-    if (!whole.ok()) return whole.status();
-    const auto [part, ignored] = std::ranges::mismatch(*whole, question.prompt);
-    shared = std::min(shared, static_cast<size_t>(part - whole->begin()));
-    wholes.push_back(*std::move(whole));
+    ASSIGN_OR_RETURN(auto whole,
+                     tokenizer.Encode(absl::StrCat(text.prompt, choice), /*add_bos=*/true));
+    const auto [part, ignored] = std::ranges::mismatch(whole, question.prompt);
+    shared = std::min(shared, static_cast<size_t>(part - whole.begin()));
+    wholes.push_back(std::move(whole));
   }
   question.prompt.resize(shared);
   for (const std::vector<int32_t>& whole : wholes) {

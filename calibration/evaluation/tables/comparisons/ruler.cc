@@ -83,8 +83,7 @@ class Ruler {
       if (length <= LongestLength()) lengths.push_back(length);
     }
     if (lengths.empty()) lengths.push_back(LongestLength());
-    const auto text = Text();
-    if (!text.ok()) return text.status();
+    ASSIGN_OR_RETURN(const auto text, Text());
     for (const int32_t length : lengths) {
       tokens_ += int64_t{length} * kRetrievalKinds * trials_ * static_cast<int64_t>(arms_.size());
     }
@@ -96,7 +95,7 @@ class Ruler {
     for (const RulerArm& arm : arms_) {
       chart.lines.push_back({.name = arm.label, .points = {}, .dots = true});
     }
-    for (const int32_t length : lengths) RETURN_IF_ERROR(Length(length, *text, table, chart));
+    for (const int32_t length : lengths) RETURN_IF_ERROR(Length(length, text, table, chart));
     for (size_t i = 1; i < arms_.size(); ++i) {
       table.findings.push_back(
           absl::StrFormat("Retrieval of %s: %d of %d trials, full attention %d.", arms_[i].label,
@@ -124,10 +123,9 @@ class Ruler {
   int32_t LongestLength() const { return bench_.Context(16384, 2048); }
 
   absl::StatusOr<std::vector<int32_t>> Text() const {
-    const auto windows = bench_.Windows(bench_.Texts().front(), 512, 0);
-    if (!windows.ok()) return windows.status();
+    ASSIGN_OR_RETURN(const auto windows, bench_.Windows(bench_.Texts().front(), 512, 0));
     std::vector<int32_t> text;
-    for (const std::vector<int32_t>& window : *windows) {
+    for (const std::vector<int32_t>& window : windows) {
       text.insert(text.end(), window.begin(), window.end() - 1);
     }
     return text;
@@ -136,12 +134,11 @@ class Ruler {
   absl::Status Length(int32_t length, const std::vector<int32_t>& text, Table& table,
                       LineChart& chart) {
     ArmBench arms(bench_, length);
-    const auto scores =
-        Scores(arms, RetrievalTrials(text, bench_.tokenizer(), static_cast<size_t>(length),
-                                     bench_.settings().seed));
-    if (!scores.ok()) return scores.status();
+    ASSIGN_OR_RETURN(const auto scores, Scores(arms, RetrievalTrials(text, bench_.tokenizer(),
+                                                                     static_cast<size_t>(length),
+                                                                     bench_.settings().seed)));
     for (size_t i = 0; i < arms_.size(); ++i) {
-      const NeedleScore& score = (*scores)[i];
+      const NeedleScore& score = scores[i];
       TableRow row = {.labels = {absl::StrCat(length), arms_[i].label}, .cells = {}, .n = trials_};
       for (int kind = 0; kind < kRetrievalKinds; ++kind) {
         const auto first = score.hits.begin() + int64_t{kind} * trials_;
@@ -172,18 +169,16 @@ class Ruler {
   absl::StatusOr<std::vector<NeedleScore>> Scores(ArmBench& arms, const RetrievalTrials& trials) {
     std::vector<EvaluatedAttention> attentions;
     for (const RulerArm& arm : arms_) {
-      absl::StatusOr<EvaluatedAttention> attention = arms.Attention(arm.name);
-      if (!attention.ok()) return attention.status();
-      attentions.push_back(*std::move(attention));
+      ASSIGN_OR_RETURN(EvaluatedAttention attention, arms.Attention(arm.name));
+      attentions.push_back(std::move(attention));
     }
     std::vector<NeedleWindow> windows;
     int32_t prefill = arms.context();
     for (int kind = 0; kind < kRetrievalKinds; ++kind) {
       for (int32_t i = 0; i < trials_; ++i) {
-        absl::StatusOr<NeedleWindow> window = trials.Make(static_cast<RetrievalKind>(kind), i);
-        if (!window.ok()) return window.status();
-        prefill = std::min(prefill, std::max(1, window->question - kRoutineRows));
-        windows.push_back(*std::move(window));
+        ASSIGN_OR_RETURN(NeedleWindow window, trials.Make(static_cast<RetrievalKind>(kind), i));
+        prefill = std::min(prefill, std::max(1, window.question - kRoutineRows));
+        windows.push_back(std::move(window));
       }
     }
     const auto progress = [&](int64_t done, int64_t total) {

@@ -63,16 +63,13 @@ absl::StatusOr<std::vector<Alignments>> Align(TableBench& bench, const Diagnosti
                                               std::span<const std::string> attentions) {
   const KvGeometry geometry = bench.Geometry();
   std::vector<EvaluatedAttention> ways;
-  const auto full = bench.Attention("full", geometry);
-  if (!full.ok()) return full.status();
+  ASSIGN_OR_RETURN(const auto full, bench.Attention("full", geometry));
   for (const std::string& name : attentions) {
-    const auto way = bench.Attention(name, geometry);
-    if (!way.ok()) return way.status();
-    ways.push_back(*way);
+    ASSIGN_OR_RETURN(const auto way, bench.Attention(name, geometry));
+    ways.push_back(way);
   }
   ResidualRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
-  const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
-  if (!runner.ok()) return runner.status();
+  ASSIGN_OR_RETURN(const auto runner, bench.MakeRunner(geometry, sample.context, &recorder));
   const auto rows = static_cast<size_t>(sample.context);
   const auto decode_from = static_cast<size_t>(sample.rows.first);
   std::vector<Alignments> sums(ways.size(),
@@ -83,10 +80,10 @@ absl::StatusOr<std::vector<Alignments>> Align(TableBench& bench, const Diagnosti
     const auto run = [&](const EvaluatedAttention& way) {
       bench.Progress(done++, steps);
       recorder.Begin();
-      const absl::Status begun = BeginWindow(**runner, bench, way, rows);
-      return begun.ok() ? RunWindow(**runner, window, rows, decode_from) : begun;
+      const absl::Status begun = BeginWindow(*runner, bench, way, rows);
+      return begun.ok() ? RunWindow(*runner, window, rows, decode_from) : begun;
     };
-    RETURN_IF_ERROR(run(*full));
+    RETURN_IF_ERROR(run(full));
     const RecordedResiduals of_full = recorder.recorded();
     for (size_t i = 0; i < ways.size(); ++i) {
       RETURN_IF_ERROR(run(ways[i]));
@@ -134,23 +131,21 @@ void AddRows(const std::string& attention, const Alignments& sums, int64_t n, Ta
 }  // namespace
 
 absl::StatusOr<Table> MeasureAlignment(TableBench& bench) {
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
   std::vector<std::string> attentions = {"dynamic"};
   if (bench.config().gate != Gate::kNone) attentions.push_back("dynamic+floor=none+z=2");
-  const auto sums = Align(bench, *sample, attentions);
-  if (!sums.ok()) return sums.status();
+  ASSIGN_OR_RETURN(const auto sums, Align(bench, sample, attentions));
 
   Table table = {
       .name = "alignment",
       .title = "Sparse against full attention: residual stream and logits",
       .method = absl::StrCat(
-          "Every row from ", sample->rows.first,
+          "Every row from ", sample.rows.first,
           " on is a decode row, of full attention too. cosine: between the two residual streams "
           "behind a layer, or between the logits. shift: |full - sparse| / |full|. kl: KL(full || "
           "sparse) of the next token. top_1: the share of rows whose most likely token is the "
           "same. floor=none and z=2 are the paper's form. ",
-          SampleText(*sample), " ", kWindowIntervals),
+          SampleText(sample), " ", kWindowIntervals),
       .paper =
           "its table of residual stream alignment: 126M parameters, C4, the mean over 12 "
           "layers and the logits; top_1 of 1.45B, whose other numbers are 0.9917, 9.94 %, "
@@ -166,11 +161,11 @@ absl::StatusOr<Table> MeasureAlignment(TableBench& bench) {
                      .y_label = "cosine"};
   for (size_t i = 0; i < attentions.size(); ++i) {
     const size_t first = table.rows.size();
-    AddRows(attentions[i], (*sums)[i], sample->Rows(), table);
+    AddRows(attentions[i], sums[i], sample.Rows(), table);
     FigureLine& line = chart.lines.emplace_back();
     line.name = attentions[i];
     line.dots = true;
-    for (size_t l = 0; l + 1 < (*sums)[i].size(); ++l) {
+    for (size_t l = 0; l + 1 < sums[i].size(); ++l) {
       const auto point = PointOf(static_cast<double>(l), table.rows[first + l].cells.front());
       if (point) line.points.push_back(*point);
     }

@@ -11,6 +11,7 @@
 #include "calibration/evaluation/tables/measures/active_density.h"
 #include "calibration/evaluation/tables/measures/document_variance.h"
 #include "calibration/evaluation/tables/measures/threshold_regression.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -84,22 +85,20 @@ absl::StatusOr<std::vector<Head>> ObserveHeads(TableBench& bench, const Diagnost
   const auto layers = static_cast<size_t>(bench.config().num_layers);
   const auto heads = static_cast<size_t>(bench.config().num_query_heads);
   std::vector<Head> all(layers * heads);
-  const absl::Status status =
-      ObserveWindows(bench, sample, 0.0f, [&](const RecordedWindow& window) {
-        return ForEachOf(layers, [&](size_t l) {
-          const RecordedLayer& layer = window.layers[l];
-          const auto densities = ActiveDensities(window, layer);
-          for (size_t h = 0; h < heads; ++h) {
-            Head& head = all[l * heads + h];
-            head.moments.push_back(RegressionSums(window, layer, static_cast<int32_t>(h)));
-            head.densities.push_back(densities[h]);
-            std::vector<double>& thresholds = head.thresholds.emplace_back();
-            for (const RecordedRow& row : layer.rows) thresholds.push_back(row.thresholds[h]);
-          }
-          return absl::OkStatus();
-        });
-      });
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ObserveWindows(bench, sample, 0.0f, [&](const RecordedWindow& window) {
+    return ForEachOf(layers, [&](size_t l) {
+      const RecordedLayer& layer = window.layers[l];
+      const auto densities = ActiveDensities(window, layer);
+      for (size_t h = 0; h < heads; ++h) {
+        Head& head = all[l * heads + h];
+        head.moments.push_back(RegressionSums(window, layer, static_cast<int32_t>(h)));
+        head.densities.push_back(densities[h]);
+        std::vector<double>& thresholds = head.thresholds.emplace_back();
+        for (const RecordedRow& row : layer.rows) thresholds.push_back(row.thresholds[h]);
+      }
+      return absl::OkStatus();
+    });
+  }));
   return all;
 }
 
@@ -109,10 +108,8 @@ absl::StatusOr<Table> MeasureContextuality(TableBench& bench) {
   if (!bench.config().has_predictor) {
     return absl::FailedPreconditionError("model: predicts no thresholds that could be explained");
   }
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const absl::StatusOr<std::vector<Head>> heads = ObserveHeads(bench, *sample);
-  if (!heads.ok()) return heads.status();
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  ASSIGN_OR_RETURN(const std::vector<Head> heads, ObserveHeads(bench, sample));
 
   Table table = {
       .name = "contextuality",
@@ -122,7 +119,7 @@ absl::StatusOr<Table> MeasureContextuality(TableBench& bench) {
           "heads; scores before the gate. Between windows: one-way ANOVA after the mean over "
           "windows was taken off at every position; density is the share of keys at or above the "
           "threshold; the rest of the variance lies within windows. ",
-          SampleText(*sample), " ", kWindowIntervals),
+          SampleText(sample), " ", kWindowIntervals),
       .paper = "its table of R^2 and its ANOVA of densities, about 0.30: 126M parameters, C4",
       .counted = "rows",
       .keys = {"share of variance"},
@@ -130,12 +127,12 @@ absl::StatusOr<Table> MeasureContextuality(TableBench& bench) {
   const auto add = [&](const std::string& label, const Estimate& estimate,
                        std::optional<double> paper) {
     table.rows.push_back(
-        {.labels = {label}, .cells = {EstimateCell(estimate, paper)}, .n = sample->Rows()});
+        {.labels = {label}, .cells = {EstimateCell(estimate, paper)}, .n = sample.Rows()});
   };
   for (size_t i = 0; i < kRowStatistics; ++i) {
-    add(absl::StrCat("R^2, ", kRowStatisticNames[i]), Explained(*heads, i), kPaperShares[i]);
+    add(absl::StrCat("R^2, ", kRowStatisticNames[i]), Explained(heads, i), kPaperShares[i]);
   }
-  add("R^2, all eight", Explained(*heads, std::nullopt), kPaperJoint);
+  add("R^2, all eight", Explained(heads, std::nullopt), kPaperJoint);
   const TableCell joint = table.rows.back().cells.front();
   if (joint.value) {
     table.findings.push_back(absl::StrFormat(
@@ -143,9 +140,9 @@ absl::StatusOr<Table> MeasureContextuality(TableBench& bench) {
         "paper reports %.0f %%.",
         100.0 * *joint.value, 100.0 * kPaperJoint));
   }
-  add("between windows, density of all heads", BetweenOfMeans(*heads), kPaperBetween);
-  add("between windows, density of a head", Between(*heads, &Head::densities), std::nullopt);
-  add("between windows, threshold of a head", Between(*heads, &Head::thresholds), std::nullopt);
+  add("between windows, density of all heads", BetweenOfMeans(heads), kPaperBetween);
+  add("between windows, density of a head", Between(heads, &Head::densities), std::nullopt);
+  add("between windows, threshold of a head", Between(heads, &Head::thresholds), std::nullopt);
   return table;
 }
 

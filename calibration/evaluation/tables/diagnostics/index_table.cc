@@ -12,6 +12,7 @@
 #include "calibration/evaluation/tables/diagnostics/observation.h"
 #include "calibration/evaluation/tables/measures/block_bounds.h"
 #include "calibration/evaluation/tables/measures/index_quality.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -96,28 +97,26 @@ LineChart RecallOverDensity(const Table& table) {
 }  // namespace
 
 absl::StatusOr<Table> MeasureIndex(TableBench& bench) {
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const std::vector<BoundSpec> specs = Specs(sample->context);
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  const std::vector<BoundSpec> specs = Specs(sample.context);
   const float offset = bench.config().has_predictor ? kPaperOffset : 0.0f;
-  const auto sums =
-      SumByLayer(bench, *sample, offset,
+  ASSIGN_OR_RETURN(
+      const auto sums,
+      SumByLayer(bench, sample, offset,
                  [&](const RecordedWindow& window,
                      const RecordedLayer& layer) -> absl::StatusOr<std::vector<double>> {
                    std::vector<BlockBounds> indices;
                    for (const BoundSpec& spec : specs) {
-                     absl::StatusOr<BlockBounds> bounds = BlockBounds::Of(window, layer, spec);
-                     if (!bounds.ok()) return bounds.status();
-                     indices.push_back(*std::move(bounds));
+                     ASSIGN_OR_RETURN(BlockBounds bounds, BlockBounds::Of(window, layer, spec));
+                     indices.push_back(std::move(bounds));
                    }
                    std::vector<double> of_specs;
                    for (const auto& one : IndexQualitySums(window, layer, indices)) {
                      of_specs.insert(of_specs.end(), one.begin(), one.end());
                    }
                    return of_specs;
-                 });
-  if (!sums.ok()) return sums.status();
-  const auto all = AllLayers(*sums);
+                 }));
+  const auto all = AllLayers(sums);
 
   Table table = {
       .name = "index",
@@ -129,7 +128,7 @@ absl::StatusOr<Table> MeasureIndex(TableBench& bench) {
           " share of the keys at or above the threshold that lie in admitted blocks or the tail. "
           "Missed mass: the share of full attention's softmax in rejected blocks. Attended: the "
           "share of all keys in admitted blocks and the tail. ",
-          ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
+          ThresholdText(bench.config()), " ", SampleText(sample), " ", kWindowIntervals),
       .paper = "its table of variance dilution: 1.45B parameters, FineWeb, 2048 tokens",
       .counted = "rows of a head",
       .settings = {{"offset", absl::StrFormat("%.1f", offset)}},

@@ -33,11 +33,9 @@ class LayersRun {
   // [L][windows]
   absl::StatusOr<std::vector<std::vector<LayerDensities>>> Measure() {
     const KvGeometry geometry = bench_.Geometry();
-    const auto attention = bench_.Attention("dynamic", geometry);
-    if (!attention.ok()) return attention.status();
+    ASSIGN_OR_RETURN(const auto attention, bench_.Attention("dynamic", geometry));
     AttentionRecorder recorder(bench_.runtime().shared_backend(), bench_.config(), sample_.rows);
-    const auto runner = bench_.MakeRunner(geometry, sample_.context, &recorder);
-    if (!runner.ok()) return runner.status();
+    ASSIGN_OR_RETURN(const auto runner, bench_.MakeRunner(geometry, sample_.context, &recorder));
     std::vector<std::vector<LayerDensities>> densities(layers_);
     const auto total = static_cast<int64_t>(sample_.windows.size());
     for (int64_t done = 0; done < total; ++done) {
@@ -48,9 +46,9 @@ class LayersRun {
       recorder.Begin();
       const auto& window = sample_.windows[static_cast<size_t>(done)];
       const auto rows = std::span(window).first(static_cast<size_t>(sample_.context));
-      RETURN_IF_ERROR(BeginWindow(**runner, bench_, *attention, rows.size()));
-      RETURN_IF_ERROR((*runner)->RunPrompt(rows.first(static_cast<size_t>(sample_.rows.first))));
-      RETURN_IF_ERROR(Decode(**runner, rows, densities));
+      RETURN_IF_ERROR(BeginWindow(*runner, bench_, attention, rows.size()));
+      RETURN_IF_ERROR(runner->RunPrompt(rows.first(static_cast<size_t>(sample_.rows.first))));
+      RETURN_IF_ERROR(Decode(*runner, rows, densities));
       if (!bench_.config().has_predictor) {
         SetRelativeThresholds(recorder.window(), AttentionOptions().relative_c);
       }
@@ -157,10 +155,8 @@ HeatMap Heads(const std::vector<std::vector<LayerDensities>>& densities, const s
 }  // namespace
 
 absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const auto densities = LayersRun(bench, *sample).Measure();
-  if (!densities.ok()) return densities.status();
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  ASSIGN_OR_RETURN(const auto densities, LayersRun(bench, sample).Measure());
 
   Table table = {
       .name = "layers",
@@ -170,7 +166,7 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
           "at or above the threshold, on chosen rows. Head and union: tokens attended and tokens "
           "read over T, in whole blocks. Least and most: the heads of the layer that attend to the "
           "fewest and to the most tokens. ",
-          ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
+          ThresholdText(bench.config()), " ", SampleText(sample), " ", kWindowIntervals),
       .paper = "its section on layers: layer 0 keeps about 96 % active, of 1.45B parameters",
       .counted = "decode rows",
       .keys = {"layer"}};
@@ -187,8 +183,8 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
                  RatioCell(of_layer, kAttendedKeys, kAttendedTerms),
                  RatioCell(of_layer, kRead, kReadTerms)};
   };
-  for (size_t l = 0; l < densities->size(); ++l) {
-    const auto& layer = (*densities)[l];
+  for (size_t l = 0; l < densities.size(); ++l) {
+    const auto& layer = densities[l];
     sums.push_back(Sums(layer, bench.config().num_kv_heads));
     add(absl::StrCat(l), sums.back(), l == 0 ? std::optional(kPaperFirstLayer) : std::nullopt);
     std::vector<double> heads;
@@ -201,11 +197,11 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
   }
   add("all", AllLayers(sums), std::nullopt);
   for (TableRow& row : table.rows) {
-    row.n = (sample->context - sample->rows.first) * static_cast<int64_t>(sample->windows.size());
+    row.n = (sample.context - sample.rows.first) * static_cast<int64_t>(sample.windows.size());
   }
-  table.figures.push_back(Heads(*densities, "tokens attended over T, by layer and head",
+  table.figures.push_back(Heads(densities, "tokens attended over T, by layer and head",
                                 &LayerDensities::attended, &LayerDensities::rows));
-  table.figures.push_back(Heads(*densities, "keys at or above the threshold over T",
+  table.figures.push_back(Heads(densities, "keys at or above the threshold over T",
                                 &LayerDensities::active, &LayerDensities::recorded_rows));
   return table;
 }

@@ -6,6 +6,7 @@
 #include "calibration/evaluation/tables/diagnostics/diagnostics.h"
 #include "calibration/evaluation/tables/diagnostics/observation.h"
 #include "calibration/evaluation/tables/measures/tail_shape.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -46,11 +47,9 @@ absl::StatusOr<Table> MeasureMasking(TableBench& bench) {
   if (bench.config().gate == Gate::kNone) {
     return absl::FailedPreconditionError("model: has no gate, whose work masking would show");
   }
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const absl::StatusOr<LayerSums> sums = SumByLayer(bench, *sample, 0.0f, TailShapeSums);
-  if (!sums.ok()) return sums.status();
-  const auto all = AllLayers(*sums);
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  ASSIGN_OR_RETURN(const LayerSums sums, SumByLayer(bench, sample, 0.0f, TailShapeSums));
+  const auto all = AllLayers(sums);
 
   Table table = {
       .name = "masking",
@@ -59,7 +58,7 @@ absl::StatusOr<Table> MeasureMasking(TableBench& bench) {
           "Full attention. The keys below the threshold are those of a row and head with S < tau, "
           "its own excepted. Additive: the paper's strict mask, S + 100 (m - 1), on the same "
           "scores. ",
-          SampleText(*sample), " ", kWindowIntervals),
+          SampleText(sample), " ", kWindowIntervals),
       .paper =
           "its table of masking formulations: 126M parameters, 24 sequences of 1024 tokens of "
           "FineWeb; additive of a model that was trained so",
@@ -85,7 +84,7 @@ absl::StatusOr<Table> MeasureMasking(TableBench& bench) {
         100.0 * value(0, TailForm::kRaw), 100.0 * value(0, TailForm::kMultiplicative),
         value(1, TailForm::kRaw), value(1, TailForm::kMultiplicative)));
   }
-  table.figures.push_back(MassByLayer(*sums));
+  table.figures.push_back(MassByLayer(sums));
   return table;
 }
 

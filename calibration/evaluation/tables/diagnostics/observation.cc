@@ -28,10 +28,9 @@ absl::StatusOr<DiagnosticSample> TakeSample(const TableBench& bench) {
   const int32_t wanted = bench.Samples(24, 5);
   for (int32_t i = 0; i < std::min(count, wanted); ++i) {
     const int32_t of_text = wanted / count + (i < wanted % count ? 1 : 0);
-    absl::StatusOr<std::vector<std::vector<int32_t>>> windows =
-        bench.Windows(texts[static_cast<size_t>(i)], sample.context, of_text);
-    if (!windows.ok()) return windows.status();
-    for (auto& window : *windows) sample.windows.push_back(std::move(window));
+    ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> windows,
+                     bench.Windows(texts[static_cast<size_t>(i)], sample.context, of_text));
+    for (auto& window : windows) sample.windows.push_back(std::move(window));
   }
   return sample;
 }
@@ -54,20 +53,18 @@ absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
 absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,
                             const std::function<absl::Status(const RecordedWindow&)>& visit) {
   const KvGeometry geometry = bench.Geometry();
-  absl::StatusOr<EvaluatedAttention> full = bench.Attention("full", geometry);
-  if (!full.ok()) return full.status();
-  full->options.offset = offset;
+  ASSIGN_OR_RETURN(EvaluatedAttention full, bench.Attention("full", geometry));
+  full.options.offset = offset;
   AttentionRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
-  const auto runner = bench.MakeRunner(geometry, sample.context, &recorder);
-  if (!runner.ok()) return runner.status();
+  ASSIGN_OR_RETURN(const auto runner, bench.MakeRunner(geometry, sample.context, &recorder));
   const auto total = static_cast<int64_t>(sample.windows.size());
   for (int64_t done = 0; done < total; ++done) {
     bench.Progress(done, total);
     const std::vector<int32_t>& window = sample.windows[static_cast<size_t>(done)];
     const auto rows = std::span(window).first(static_cast<size_t>(sample.context));
     recorder.Begin();
-    RETURN_IF_ERROR(BeginWindow(**runner, bench, *full, rows.size()));
-    RETURN_IF_ERROR((*runner)->RunPrompt(rows));
+    RETURN_IF_ERROR(BeginWindow(*runner, bench, full, rows.size()));
+    RETURN_IF_ERROR(runner->RunPrompt(rows));
     if (!bench.config().has_predictor) {
       SetRelativeThresholds(recorder.window(), AttentionOptions().relative_c);
     }
@@ -106,16 +103,13 @@ absl::StatusOr<LayerSums> SumByLayer(TableBench& bench, const DiagnosticSample& 
                                      const std::function<absl::StatusOr<std::vector<double>>(
                                          const RecordedWindow&, const RecordedLayer&)>& measure) {
   LayerSums sums(static_cast<size_t>(bench.config().num_layers));
-  const absl::Status status =
-      ObserveWindows(bench, sample, offset, [&](const RecordedWindow& window) {
-        return ForEachOf(sums.size(), [&](size_t layer) {
-          absl::StatusOr<std::vector<double>> of_layer = measure(window, window.layers[layer]);
-          if (!of_layer.ok()) return of_layer.status();
-          sums[layer].push_back(*std::move(of_layer));
-          return absl::OkStatus();
-        });
-      });
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ObserveWindows(bench, sample, offset, [&](const RecordedWindow& window) {
+    return ForEachOf(sums.size(), [&](size_t layer) {
+      ASSIGN_OR_RETURN(std::vector<double> of_layer, measure(window, window.layers[layer]));
+      sums[layer].push_back(std::move(of_layer));
+      return absl::OkStatus();
+    });
+  }));
   return sums;
 }
 

@@ -7,6 +7,7 @@
 #include "calibration/evaluation/tables/diagnostics/diagnostics.h"
 #include "calibration/evaluation/tables/diagnostics/observation.h"
 #include "calibration/evaluation/tables/measures/sink_mass.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -47,10 +48,8 @@ LineChart ByLayer(const Table& table) {
 }  // namespace
 
 absl::StatusOr<Table> MeasureSinks(TableBench& bench) {
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const absl::StatusOr<LayerSums> sums = SumByLayer(bench, *sample, 0.0f, SinkMassSums);
-  if (!sums.ok()) return sums.status();
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  ASSIGN_OR_RETURN(const LayerSums sums, SumByLayer(bench, sample, 0.0f, SinkMassSums));
 
   Table table = {
       .name = "sinks",
@@ -58,17 +57,17 @@ absl::StatusOr<Table> MeasureSinks(TableBench& bench) {
       .method = absl::StrCat(
           "The share of full attention's softmax on the first four tokens, before and after the "
           "gate. uniform: 4 / T, what even weights have. A window begins where a text is cut. ",
-          SampleText(*sample), " ", kWindowIntervals),
+          SampleText(sample), " ", kWindowIntervals),
       .paper = "its section on sinks: more than 50 % in dense models, less than 2 % under ETA",
       .counted = "rows of a head",
       .keys = {"layer"},
       .columns = {{.name = "before_gate", .unit = "%", .digits = 2, .percent = true},
                   {.name = "after_gate", .unit = "%", .digits = 2, .percent = true},
                   {.name = "uniform", .unit = "%", .digits = 2, .percent = true}}};
-  for (size_t layer = 0; layer < sums->size(); ++layer) {
-    table.rows.push_back(Row(absl::StrCat(layer), (*sums)[layer], bench.config(), false));
+  for (size_t layer = 0; layer < sums.size(); ++layer) {
+    table.rows.push_back(Row(absl::StrCat(layer), sums[layer], bench.config(), false));
   }
-  table.rows.push_back(Row("all", AllLayers(*sums), bench.config(), true));
+  table.rows.push_back(Row("all", AllLayers(sums), bench.config(), true));
   const size_t column = bench.config().gate != Gate::kNone ? 1 : 0;
   const auto mass = [&](const TableRow& row) { return row.cells[column].value.value_or(0.0); };
   const auto largest =

@@ -9,6 +9,7 @@
 #include "calibration/evaluation/tables/diagnostics/diagnostics.h"
 #include "calibration/evaluation/tables/diagnostics/observation.h"
 #include "calibration/evaluation/tables/measures/tail_norm.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -42,11 +43,9 @@ LineChart Norms(const Table& table) {
 }  // namespace
 
 absl::StatusOr<Table> MeasureTail(TableBench& bench) {
-  const absl::StatusOr<DiagnosticSample> sample = TakeSample(bench);
-  if (!sample.ok()) return sample.status();
-  const absl::StatusOr<LayerSums> sums = SumByLayer(bench, *sample, 0.0f, TailNormSums);
-  if (!sums.ok()) return sums.status();
-  const auto all = AllLayers(*sums);
+  ASSIGN_OR_RETURN(const DiagnosticSample sample, TakeSample(bench));
+  ASSIGN_OR_RETURN(const LayerSums sums, SumByLayer(bench, sample, 0.0f, TailNormSums));
+  const auto all = AllLayers(sums);
 
   Table table = {
       .name = "tail",
@@ -58,7 +57,7 @@ absl::StatusOr<Table> MeasureTail(TableBench& bench) {
           "choices of m pruned keys. finite: the same for m of all T keys, 1/sqrt(m) with the "
           "factor for drawing without replacement. whole: all that a row prunes, where that is "
           "about m. weighted: the same, with values weighed as full attention weighs them. ",
-          ThresholdText(bench.config()), " ", SampleText(*sample), " ", kWindowIntervals),
+          ThresholdText(bench.config()), " ", SampleText(sample), " ", kWindowIntervals),
       .paper = "its table that verifies the proposition on the uniform floor: 1.45B parameters, C4",
       .counted = "rows of a head",
       .keys = {"m"},

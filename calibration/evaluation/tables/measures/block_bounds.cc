@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/base/status_macros.h"
 #include "kernels/block_bound.h"
 
 namespace eta {
@@ -29,8 +30,7 @@ absl::StatusOr<BlockBounds> BlockBounds::Of(const RecordedWindow& window,
     bounds.MakeBoxes(layer);
     return bounds;
   }
-  const absl::Status made = bounds.MakeRecords(layer);
-  if (!made.ok()) return made;
+  RETURN_IF_ERROR(bounds.MakeRecords(layer));
   return bounds;
 }
 
@@ -43,9 +43,8 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
                .dtype = DType::kFloat32,  // keys are rounded already
                .index = outlier ? IndexKind::kOutlier : IndexKind::kMoment,
                .index_dtype = outlier ? DType::kInt8 : DType::kFloat16};
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend({.name = "reference"});
-  if (!backend.ok()) return backend.status();
-  const absl::StatusOr<KvLayout> layout = (*backend)->Layout(geometry_);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, MakeBackend({.name = "reference"}));
+  const absl::StatusOr<KvLayout> layout = backend->Layout(geometry_);
   if (!layout.ok()) return layout.status();
 
   const auto d = static_cast<size_t>(window_->head_dim);
@@ -62,16 +61,14 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
       std::copy_n(layer.keys[h].data() + t * d, d, k.data() + (t * heads + h) * d);
     }
   }
-  const absl::StatusOr<std::unique_ptr<Buffer>> tiles =
-      (*backend)->Allocate(blocks * layout->tile_bytes);
-  if (!tiles.ok()) return tiles.status();
-  const absl::StatusOr<std::unique_ptr<Buffer>> memory =
-      (*backend)->Allocate(blocks * layout->record_bytes);
-  if (!memory.ok()) return memory.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> tiles,
+                   backend->Allocate(blocks * layout->tile_bytes));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> memory,
+                   backend->Allocate(blocks * layout->record_bytes));
   const auto or_null = [](const std::vector<float>& values) {
     return values.empty() ? nullptr : values.data();
   };
-  const KvLayerView kv = {(*tiles)->data(), (*memory)->data(), or_null(layer.index_metric),
+  const KvLayerView kv = {tiles->data(), memory->data(), or_null(layer.index_metric),
                           or_null(layer.index_centre)};
   std::vector<int32_t> table(blocks);
   std::iota(table.begin(), table.end(), 0);
@@ -82,14 +79,13 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
     const auto cols = static_cast<int64_t>(heads * d);
     return TensorView{data.data(), static_cast<int64_t>(rows), cols, cols};
   };
-  (*backend)->Plan({tokens, std::span(&sequence, 1)});
-  (*backend)->AppendKv({view(k), view(v), geometry_, kv});
-  const absl::Status finished = (*backend)->Finish();
-  if (!finished.ok()) return finished;
+  backend->Plan({tokens, std::span(&sequence, 1)});
+  backend->AppendKv({view(k), view(v), geometry_, kv});
+  RETURN_IF_ERROR(backend->Finish());
   for (size_t h = 0; h < heads; ++h) {
     for (size_t j = 0; j < blocks; ++j) {
       records_[h][j] =
-          (*backend)->ReadRecord(geometry_, kv, static_cast<int32_t>(j), static_cast<int32_t>(h));
+          backend->ReadRecord(geometry_, kv, static_cast<int32_t>(j), static_cast<int32_t>(h));
     }
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
@@ -119,30 +120,28 @@ int64_t FirstInteger(const std::vector<SqlRow>& rows) {
 absl::Status Migrate(PostgresConnection& connection) {
   absl::Status status = connection.Run("BEGIN; SELECT pg_advisory_xact_lock(1163149648)");
   if (!status.ok()) return status;
-  const auto there = connection.Run(
-      "SELECT COUNT(*) FROM (SELECT to_regclass('eta_store') AS t) s"
-      " WHERE t IS NOT NULL",
-      {});
-  if (!there.ok()) return there.status();
-  if (FirstInteger(*there) == 0) {
+  ASSIGN_OR_RETURN(const auto there,
+                   connection.Run("SELECT COUNT(*) FROM (SELECT to_regclass('eta_store') AS t) s"
+                                  " WHERE t IS NOT NULL",
+                                  {}));
+  if (FirstInteger(there) == 0) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     if (status = connection.Run(kPostgresSchema); !status.ok()) return status;
   }
-  const auto version = connection.Run("SELECT schema_version FROM eta_store", {});
-  if (!version.ok()) return version.status();
-  if (FirstInteger(*version) > kPostgresVersion) {
+  ASSIGN_OR_RETURN(const auto version, connection.Run("SELECT schema_version FROM eta_store", {}));
+  if (FirstInteger(version) > kPostgresVersion) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "the profile store was written by a newer version of this program",
                      {.reason = "STORE_SCHEMA_TOO_NEW"});
   }
-  if (FirstInteger(*version) < 1) return StoreCorrupt("has no schema version");
-  if (FirstInteger(*version) == 1) {
+  if (FirstInteger(version) < 1) return StoreCorrupt("has no schema version");
+  if (FirstInteger(version) == 1) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     for (const char* statements : kPostgresUses) {
       if (status = connection.Run(statements); !status.ok()) return status;
     }
   }
-  if (FirstInteger(*version) < 3) {
+  if (FirstInteger(version) < 3) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     if (status = connection.Run(kPostgresModelColumns); !status.ok()) return status;
     for (const char* statements : kPostgresModels) {
@@ -229,9 +228,7 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenan
     }
     const bool fresh = connection == nullptr;
     if (fresh) {
-      absl::StatusOr<Connection> opened = Connect();
-      if (!opened.ok()) return opened.status();
-      connection = *std::move(opened);
+      ASSIGN_OR_RETURN(connection, Connect());
     }
     absl::Status status = connection->Run(begin);
     if (status.ok()) {
@@ -249,11 +246,10 @@ absl::StatusOr<PostgresDatabase::Connection> PostgresDatabase::Begin(const Tenan
 
 absl::Status PostgresDatabase::Read(const Tenant& tenant, const ReadBody& body) {
   if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
-  absl::StatusOr<Connection> connection =
-      Begin(tenant, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-  if (!connection.ok()) return connection.status();
-  const absl::Status status = body(**connection);
-  GiveBack(*std::move(connection));
+  ASSIGN_OR_RETURN(Connection connection,
+                   Begin(tenant, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"));
+  const absl::Status status = body(*connection);
+  GiveBack(std::move(connection));
   return status;
 }
 
@@ -268,23 +264,21 @@ absl::Status PostgresDatabase::Write(const Tenant& tenant, const WriteBody& body
 
 absl::Status PostgresDatabase::WriteOnce(const Tenant& tenant, const WriteBody& body) {
   // Every writer locks the row of the revision. Each later statement sees all commits before.
-  absl::StatusOr<Connection> connection =
-      Begin(tenant, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE");
-  if (!connection.ok()) return connection.status();
-  absl::Status status =
-      (*connection)->Run("SELECT revision FROM eta_store FOR UPDATE", {}).status();
+  ASSIGN_OR_RETURN(Connection connection,
+                   Begin(tenant, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"));
+  absl::Status status = connection->Run("SELECT revision FROM eta_store FOR UPDATE", {}).status();
   if (status.ok()) {
-    const absl::StatusOr<SqlEnd> end = body(**connection);
+    const absl::StatusOr<SqlEnd> end = body(*connection);
     status = end.status();
     if (status.ok() && *end == SqlEnd::kCommit) {
-      status = (*connection)->Run("NOTIFY eta_profiles");
+      status = connection->Run("NOTIFY eta_profiles");
       if (ETA_FAILPOINT(kStoreNotify)) status = StoreUnavailable("its connection was lost");
       if (ETA_FAILPOINT(kStoreBeforeCommit)) status = StoreIoError();
-      if (status.ok()) status = (*connection)->Commit();
+      if (status.ok()) status = connection->Commit();
       if (ETA_FAILPOINT(kStoreAfterCommit)) status = OutcomeUnknown();
     }
   }
-  GiveBack(*std::move(connection));
+  GiveBack(std::move(connection));
   return status;
 }
 
@@ -294,9 +288,7 @@ absl::Status PostgresDatabase::Poll(const ReadBody& body) {
   Connection poller = std::move(poller_);
   absl::Status status;
   if (poller == nullptr) {
-    absl::StatusOr<Connection> connection = Connect();
-    if (!connection.ok()) return connection.status();
-    poller = *std::move(connection);
+    ASSIGN_OR_RETURN(poller, Connect());
     status = poller->Run("LISTEN eta_profiles");
   }
   poller->DrainNotifications();

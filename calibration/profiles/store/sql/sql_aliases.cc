@@ -27,13 +27,12 @@ absl::Status RemoveAlias(SqlSession& session, const Tenant& tenant, const std::s
 
 absl::StatusOr<std::vector<AliasRow>> AliasRows(SqlSession& session, const Tenant& tenant,
                                                 const std::string& name) {
-  const SqlRows rows = session.Run(
-      "SELECT alias, version, model_fingerprint FROM eta_aliases"
-      " WHERE tenant = $1 AND name = $2 ORDER BY alias, version",
-      std::vector<SqlValue>{tenant.id(), name});
-  if (!rows.ok()) return rows.status();
+  ASSIGN_OR_RETURN(const std::vector<SqlRow> rows,
+                   session.Run("SELECT alias, version, model_fingerprint FROM eta_aliases"
+                               " WHERE tenant = $1 AND name = $2 ORDER BY alias, version",
+                               std::vector<SqlValue>{tenant.id(), name}));
   std::vector<AliasRow> aliases;
-  for (const SqlRow& row : *rows) {
+  for (const SqlRow& row : rows) {
     aliases.push_back(
         {.alias = Text(row[0]), .version = Integer(row[1]), .fingerprint = Text(row[2])});
   }
@@ -54,18 +53,16 @@ int64_t AliasedVersion(const std::vector<AliasRow>& rows, const std::string& ali
 }
 
 absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, const PutAlias& put) {
-  const auto rows = AliasRows(session, tenant, put.name);
-  if (!rows.ok()) return rows.status();
-  const auto named = FindVersion(session, tenant, put.name, put.version);
-  if (!named.ok()) return named.status();
-  if (!*named) return NoSuchProfile();
+  ASSIGN_OR_RETURN(const auto rows, AliasRows(session, tenant, put.name));
+  ASSIGN_OR_RETURN(const auto named, FindVersion(session, tenant, put.name, put.version));
+  if (!named) return NoSuchProfile();
   // A version whose model is not known is named for every model.
-  const std::string& model = (*named)->fingerprint;
-  const int64_t current = AliasedVersion(*rows, put.alias, model);
+  const std::string& model = named->fingerprint;
+  const int64_t current = AliasedVersion(rows, put.alias, model);
   if (put.expected_version && *put.expected_version != current) return VersionMismatch(current);
   if (current == put.version) return SqlEnd::kRollback;
   int64_t aliases = 0;  // of this model
-  for (const AliasRow& row : *rows) {
+  for (const AliasRow& row : rows) {
     const bool of_model = model.empty() || row.fingerprint.empty() || row.fingerprint == model;
     if (!of_model) continue;
     ++aliases;
@@ -86,11 +83,10 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
 
 absl::StatusOr<SqlEnd> UnnameVersions(SqlSession& session, const Tenant& tenant,
                                       const PutAlias& put) {
-  const auto rows = AliasRows(session, tenant, put.name);
-  if (!rows.ok()) return rows.status();
+  ASSIGN_OR_RETURN(const auto rows, AliasRows(session, tenant, put.name));
   int64_t named = 0;
   bool removed = false;
-  for (const AliasRow& row : *rows) {
+  for (const AliasRow& row : rows) {
     if (row.alias != put.alias) continue;
     named = std::max(named, row.version);
     if (put.expected_version && *put.expected_version != row.version) continue;

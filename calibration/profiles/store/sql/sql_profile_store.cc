@@ -45,11 +45,11 @@ ProfileUse UseOf(const SqlRow& row) {
 // Whether there is room once `surplus` is gone.
 absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const ProfileQuota& quota,
                         const SurplusVersions& surplus, int64_t added_bytes) {
-  const SqlRows rows =
+  ASSIGN_OR_RETURN(
+      const std::vector<SqlRow> rows,
       session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant = $1",
-                  std::vector<SqlValue>{tenant.id()});
-  if (!rows.ok()) return rows.status();
-  const ProfileUse use = rows->empty() ? ProfileUse() : UseOf(rows->front());
+                  std::vector<SqlValue>{tenant.id()}));
+  const ProfileUse use = rows.empty() ? ProfileUse() : UseOf(rows.front());
   if (use.versions_ever >= quota.versions_ever) {
     return OverProfileQuota("profile versions, deleted ones too", quota.versions_ever);
   }
@@ -64,8 +64,7 @@ absl::Status CheckQuota(SqlSession& session, const Tenant& tenant, const Profile
 
 // Raises the revision and records whose profile changed.
 absl::Status NoteChange(SqlSession& session, const Tenant& tenant, const std::string& name) {
-  const SqlRows raised = session.Run("UPDATE eta_store SET revision = revision + 1", {});
-  if (!raised.ok()) return raised.status();
+  RETURN_IF_ERROR(session.Run("UPDATE eta_store SET revision = revision + 1", {}).status());
   return session
       .Run(
           "INSERT INTO eta_changes (tenant, name, revision)"
@@ -111,42 +110,36 @@ void SqlProfileStore::TellRemoved(const Tenant& tenant, const std::string& name,
 SqlRows SqlProfileStore::Query(const Tenant& tenant, const char* statement,
                                const std::vector<SqlValue>& values) const {
   SqlRows rows = std::vector<SqlRow>();
-  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
+  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) {
     rows = session.Run(statement, values);
     return rows.status();
-  });
-  if (!status.ok()) return status;
+  }));
   return rows;
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::FindRequest(const Tenant& tenant,
                                                         const PutProfile& put) const {
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
-  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
+  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) {
     found = RequestRecord(session, tenant, put);
     return found.status();
-  });
-  if (!status.ok()) return status;
+  }));
   return found;
 }
 
 absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant& tenant,
                                                const PutProfile& put, Inserted& inserted) const {
   inserted = {};
-  const absl::StatusOr<ProfilePtr> before = RequestRecord(session, tenant, put);
-  if (!before.ok()) return before.status();
-  inserted.stored = *before;
+  ASSIGN_OR_RETURN(inserted.stored, RequestRecord(session, tenant, put));
   if (inserted.stored != nullptr) return SqlEnd::kRollback;
 
   const std::string model = CountedModel(Served(), put.content.model_fingerprint);
-  const absl::StatusOr<int64_t> last = LastVersion(session, tenant, put.name);
-  if (!last.ok()) return last.status();
-  const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, model);
-  if (!newest.ok()) return newest.status();
-  RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
+  ASSIGN_OR_RETURN(const int64_t last, LastVersion(session, tenant, put.name));
+  ASSIGN_OR_RETURN(const int64_t newest, NewestVersion(session, tenant, put.name, model));
+  RETURN_IF_ERROR(CheckExpected(newest, put.expected_version));
   ProfileRecord record{.tenant = tenant,
                        .name = put.name,
-                       .version = *last + 1,
+                       .version = last + 1,
                        .create_time_us = absl::ToUnixMicros(absl::Now()),
                        .request_id = put.request_id,
                        .payload_digest = put.payload_digest,
@@ -154,23 +147,22 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                        .checksum = "",
                        .staged = put.stage};
   const std::string& fingerprint = record.content.model_fingerprint;
-  absl::StatusOr<std::string> blob = EncodeProfile(record);
-  if (!blob.ok()) return blob.status();
-  absl::StatusOr<SurplusVersions> surplus = Surplus(
-      session, tenant, put.name, model.empty() ? fingerprint : model, put.stage, /*added=*/1);
-  if (!surplus.ok()) return surplus.status();
+  ASSIGN_OR_RETURN(std::string blob, EncodeProfile(record));
+  ASSIGN_OR_RETURN(SurplusVersions surplus,
+                   Surplus(session, tenant, put.name, model.empty() ? fingerprint : model,
+                           put.stage, /*added=*/1));
   RETURN_IF_ERROR(
-      CheckQuota(session, tenant, QuotaOf(tenant), *surplus, static_cast<int64_t>(blob->size())));
-  for (const int64_t version : surplus->versions) {
+      CheckQuota(session, tenant, QuotaOf(tenant), surplus, static_cast<int64_t>(blob.size())));
+  for (const int64_t version : surplus.versions) {
     RETURN_IF_ERROR(DropVersion(session, tenant, put.name, version));
   }
-  inserted.removed = std::move(surplus->versions);
+  inserted.removed = std::move(surplus.versions);
   const SqlRows added = session.Run(
       "INSERT INTO eta_profiles (tenant, name, version, create_time_us, request_id, payload_digest,"
       " record, model_fingerprint, staged) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
       std::vector<SqlValue>{tenant.id(), record.name, record.version, record.create_time_us,
                             TextOrNull(record.request_id), TextOrNull(record.payload_digest),
-                            SqlBytes{*std::move(blob)}, fingerprint,
+                            SqlBytes{std::move(blob)}, fingerprint,
                             int64_t{record.staged ? 1 : 0}});
   if (!added.ok()) return added.status();
   if (ETA_FAILPOINT(kStorePut)) return StoreFull();
@@ -205,14 +197,13 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
     found = RequestRecord(session, tenant, put);
     if (!found.ok() || *found != nullptr) return found.status();
     const std::string model = CountedModel(Served(), put.content.model_fingerprint);
-    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, put.name, model);
-    if (!newest.ok()) return newest.status();
-    RETURN_IF_ERROR(CheckExpected(*newest, put.expected_version));
-    const absl::StatusOr<SurplusVersions> surplus = Surplus(
-        session, tenant, put.name, model.empty() ? put.content.model_fingerprint : model, put.stage,
-        /*added=*/1);
-    if (!surplus.ok()) return surplus.status();
-    return CheckQuota(session, tenant, QuotaOf(tenant), *surplus, 1);
+    ASSIGN_OR_RETURN(const int64_t newest, NewestVersion(session, tenant, put.name, model));
+    RETURN_IF_ERROR(CheckExpected(newest, put.expected_version));
+    ASSIGN_OR_RETURN(const SurplusVersions surplus,
+                     Surplus(session, tenant, put.name,
+                             model.empty() ? put.content.model_fingerprint : model, put.stage,
+                             /*added=*/1));
+    return CheckQuota(session, tenant, QuotaOf(tenant), surplus, 1);
   });
   if (!status.ok()) return status;
   const absl::Status health = database_->Health();
@@ -228,10 +219,9 @@ absl::StatusOr<int64_t> SqlProfileStore::Select(SqlSession& session, const Tenan
   const std::string model = CountedModel(Served());
   absl::StatusOr<int64_t> fitting, any;
   if (const std::string* alias = std::get_if<std::string>(&selector)) {
-    const auto rows = AliasRows(session, tenant, name);
-    if (!rows.ok()) return rows.status();
-    fitting = AliasedVersion(*rows, *alias, model);
-    any = AliasedVersion(*rows, *alias, {});
+    ASSIGN_OR_RETURN(const auto rows, AliasRows(session, tenant, name));
+    fitting = AliasedVersion(rows, *alias, model);
+    any = AliasedVersion(rows, *alias, {});
   } else {
     fitting = NewestVersion(session, tenant, name, model);
     if (!fitting.ok() || *fitting != 0) return fitting;
@@ -240,9 +230,8 @@ absl::StatusOr<int64_t> SqlProfileStore::Select(SqlSession& session, const Tenan
   if (!any.ok()) return any.status();
   if (*fitting != 0) return fitting;
   if (*any == 0) return NoSuchProfile();
-  const auto foreign = FindVersion(session, tenant, name, *any);
-  if (!foreign.ok()) return foreign.status();
-  return NoFittingVersion(*foreign ? (*foreign)->fingerprint : "", model);
+  ASSIGN_OR_RETURN(const auto foreign, FindVersion(session, tenant, name, *any));
+  return NoFittingVersion(foreign ? foreign->fingerprint : "", model);
 }
 
 absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std::string& name,
@@ -254,14 +243,12 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::Get(const Tenant& tenant, const std:
     RETURN_IF_ERROR(CheckProfileAlias("alias", *alias));
   }
   absl::StatusOr<ProfilePtr> record = ProfilePtr();
-  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
-    const absl::StatusOr<int64_t> selected = Select(session, tenant, name, selector);
-    if (!selected.ok()) return selected.status();
-    record = VersionRecord(session, tenant, name, *selected);
-    quarantine_.Note(tenant, name, *selected, record.status());
+  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
+    ASSIGN_OR_RETURN(const int64_t selected, Select(session, tenant, name, selector));
+    record = VersionRecord(session, tenant, name, selected);
+    quarantine_.Note(tenant, name, selected, record.status());
     return record.status();
-  });
-  if (!status.ok()) return status;
+  }));
   return record;
 }
 
@@ -297,10 +284,10 @@ ProfileList SqlProfileStore::Page(const Tenant& tenant, const std::string& listi
 
 absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
                                                   const ProfilePage& page) const {
-  const absl::StatusOr<std::string> last = ReadNamePage(tenant, page);
-  if (!last.ok()) return last.status();
+  ASSIGN_OR_RETURN(const std::string last, ReadNamePage(tenant, page));
   const std::string model = CountedModel(Served());
-  const SqlRows rows =
+  ASSIGN_OR_RETURN(
+      const std::vector<SqlRow> rows,
       Query(tenant,
             "SELECT p.name, p.version, p.create_time_us, LENGTH(p.record), p.model_fingerprint,"
             " p.staged FROM eta_profiles p JOIN"
@@ -310,42 +297,38 @@ absl::StatusOr<ProfileList> SqlProfileStore::List(const Tenant& tenant,
             "  AS version FROM eta_profiles WHERE tenant = $1 AND name > $2 AND record IS NOT NULL"
             "  GROUP BY name ORDER BY name LIMIT $3) n"
             " ON p.tenant = $1 AND p.name = n.name AND p.version = n.version ORDER BY p.name",
-            {tenant.id(), *last, int64_t{page.rows()} + 1, model});
-  if (!rows.ok()) return rows.status();
-  return Page(tenant, "", *rows, page);
+            {tenant.id(), last, int64_t{page.rows()} + 1, model}));
+  return Page(tenant, "", rows, page);
 }
 
 absl::StatusOr<ProfileList> SqlProfileStore::ListVersions(const Tenant& tenant,
                                                           const std::string& name,
                                                           const ProfilePage& page) const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  const absl::StatusOr<int64_t> before = ReadVersionPage(tenant, name, page);
-  if (!before.ok()) return before.status();
-  const SqlRows rows = Query(tenant,
-                             "SELECT name, version, create_time_us, LENGTH(record),"
-                             " model_fingerprint, staged FROM eta_profiles WHERE tenant = $1 AND "
-                             "name = $2 AND version < $3"
-                             " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
-                             {tenant.id(), name, *before, int64_t{page.rows()} + 1});
-  if (!rows.ok()) return rows.status();
-  if (rows->empty() && page.token.empty()) return NoSuchProfile();
-  return Page(tenant, name, *rows, page);
+  ASSIGN_OR_RETURN(const int64_t before, ReadVersionPage(tenant, name, page));
+  ASSIGN_OR_RETURN(const std::vector<SqlRow> rows,
+                   Query(tenant,
+                         "SELECT name, version, create_time_us, LENGTH(record),"
+                         " model_fingerprint, staged FROM eta_profiles WHERE tenant = $1 AND "
+                         "name = $2 AND version < $3"
+                         " AND record IS NOT NULL ORDER BY version DESC LIMIT $4",
+                         {tenant.id(), name, before, int64_t{page.rows()} + 1}));
+  if (rows.empty() && page.token.empty()) return NoSuchProfile();
+  return Page(tenant, name, rows, page);
 }
 
 absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
     const Tenant& tenant, const std::string& name) const {
   RETURN_IF_ERROR(CheckProfileName("name", name));
   std::vector<ProfileAlias> aliases;
-  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) {
-    const auto rows = AliasRows(session, tenant, name);
-    if (!rows.ok()) return rows.status();
-    for (const AliasRow& row : *rows) {
+  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) {
+    ASSIGN_OR_RETURN(const auto rows, AliasRows(session, tenant, name));
+    for (const AliasRow& row : rows) {
       if (!CheckProfileAlias("alias", row.alias).ok()) continue;  // a damaged row
       aliases.push_back({.alias = row.alias, .version = row.version});
     }
     return absl::OkStatus();
-  });
-  if (!status.ok()) return status;
+  }));
   return aliases;
 }
 
@@ -374,28 +357,25 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
   std::vector<int64_t> removed;
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
     removed.clear();
-    const auto state = FindVersion(session, tenant, promote.name, promote.version);
-    if (!state.ok()) return state.status();
-    if (!*state) return NoSuchProfile();
-    const std::string model = CountedModel(Served(), (*state)->fingerprint);
-    const absl::StatusOr<int64_t> newest = NewestVersion(session, tenant, promote.name, model);
-    if (!newest.ok()) return newest.status();
-    if (*newest == promote.version) return SqlEnd::kRollback;
-    const bool expected = !promote.expected_version || *promote.expected_version == *newest;
-    if (!expected || *newest > promote.version) return VersionMismatch(*newest);
+    ASSIGN_OR_RETURN(const auto state, FindVersion(session, tenant, promote.name, promote.version));
+    if (!state) return NoSuchProfile();
+    const std::string model = CountedModel(Served(), state->fingerprint);
+    ASSIGN_OR_RETURN(const int64_t newest, NewestVersion(session, tenant, promote.name, model));
+    if (newest == promote.version) return SqlEnd::kRollback;
+    const bool expected = !promote.expected_version || *promote.expected_version == newest;
+    if (!expected || newest > promote.version) return VersionMismatch(newest);
     const SqlRows done = session.Run(
         "UPDATE eta_profiles SET staged = 0 WHERE tenant = $1 AND name = $2 AND version = $3",
         std::vector<SqlValue>{tenant.id(), promote.name, promote.version});
     if (!done.ok()) return done.status();
     if (ETA_FAILPOINT(kStorePut)) return StoreFull();
-    absl::StatusOr<SurplusVersions> surplus =
-        Surplus(session, tenant, promote.name, model.empty() ? (*state)->fingerprint : model,
-                /*staged=*/false, /*added=*/0);
-    if (!surplus.ok()) return surplus.status();
-    for (const int64_t version : surplus->versions) {
+    ASSIGN_OR_RETURN(SurplusVersions surplus, Surplus(session, tenant, promote.name,
+                                                      model.empty() ? state->fingerprint : model,
+                                                      /*staged=*/false, /*added=*/0));
+    for (const int64_t version : surplus.versions) {
       RETURN_IF_ERROR(DropVersion(session, tenant, promote.name, version));
     }
-    removed = std::move(surplus->versions);
+    removed = std::move(surplus.versions);
     RETURN_IF_ERROR(NoteChange(session, tenant, promote.name));
     return SqlEnd::kCommit;
   };
@@ -411,12 +391,10 @@ absl::Status SqlProfileStore::DeleteVersion(const Tenant& tenant, const std::str
   RETURN_IF_ERROR(CheckProfileName("name", name));
   if (version < 1) return InvalidField("version", "must be at least 1");
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
-    const auto state = FindVersion(session, tenant, name, version);
-    if (!state.ok()) return state.status();
-    if (!*state) return NoSuchProfile();
-    const auto aliases = AliasRows(session, tenant, name);
-    if (!aliases.ok()) return aliases.status();
-    for (const AliasRow& row : *aliases) {
+    ASSIGN_OR_RETURN(const auto state, FindVersion(session, tenant, name, version));
+    if (!state) return NoSuchProfile();
+    ASSIGN_OR_RETURN(const auto aliases, AliasRows(session, tenant, name));
+    for (const AliasRow& row : aliases) {
       if (row.version == version) return VersionHasAlias(row.alias);
     }
     RETURN_IF_ERROR(DropVersion(session, tenant, name, version));
@@ -437,14 +415,13 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
   RETURN_IF_ERROR(CheckExpectedField(expected_version));
   const std::vector<SqlValue> key = {tenant.id(), name};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
-    const absl::StatusOr<int64_t> highest = HighestVersion(session, tenant, name);
-    if (!highest.ok()) return highest.status();
-    if (*highest == 0) return NoSuchProfile();
-    if (expected_version && *expected_version != *highest) return VersionMismatch(*highest);
+    ASSIGN_OR_RETURN(const int64_t highest, HighestVersion(session, tenant, name));
+    if (highest == 0) return NoSuchProfile();
+    if (expected_version && *expected_version != highest) return VersionMismatch(highest);
     for (const char* statement : {"UPDATE eta_profiles SET record = NULL"
                                   " WHERE tenant = $1 AND name = $2 AND record IS NOT NULL",
                                   "DELETE FROM eta_aliases WHERE tenant = $1 AND name = $2"}) {
-      if (const SqlRows done = session.Run(statement, key); !done.ok()) return done.status();
+      RETURN_IF_ERROR(session.Run(statement, key).status());
       if (ETA_FAILPOINT(kStoreDelete)) return StoreFull();
     }
     RETURN_IF_ERROR(NoteChange(session, tenant, name));
@@ -469,9 +446,9 @@ absl::Status SqlProfileStore::Health() const {
 // A database that cannot be asked now is asked again at the next look.
 void SqlProfileStore::PollForChanges() {
   (void)database_->Poll([this](SqlSession& session) -> absl::Status {
-    const SqlRows now = session.Run("SELECT revision FROM eta_store", {});
-    if (!now.ok()) return now.status();
-    const int64_t revision = now->empty() ? 0 : Integer(now->front()[0]);
+    ASSIGN_OR_RETURN(const std::vector<SqlRow> now,
+                     session.Run("SELECT revision FROM eta_store", {}));
+    const int64_t revision = now.empty() ? 0 : Integer(now.front()[0]);
     // The first look does not know what was missed. Neither does a look that finds an older
     // database.
     const bool all = !seen_revision_ || revision < *seen_revision_;
@@ -484,26 +461,26 @@ void SqlProfileStore::PollForChanges() {
 }
 
 absl::Status SqlProfileStore::TellAll(SqlSession& session) {
-  const SqlRows used =
+  ASSIGN_OR_RETURN(
+      const std::vector<SqlRow> used,
       session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses LIMIT $1",
-                  std::vector<SqlValue>{kMaxUses});
-  if (!used.ok()) return used.status();
-  NoteUses(/*all=*/true, *used);
+                  std::vector<SqlValue>{kMaxUses}));
+  NoteUses(/*all=*/true, used);
   feed_.Tell({});
   return absl::OkStatus();
 }
 
 absl::Status SqlProfileStore::TellSince(SqlSession& session, int64_t revision) {
-  const SqlRows used = session.Run(
-      "SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
-      " (SELECT tenant FROM eta_changes WHERE revision > $1)",
-      std::vector<SqlValue>{revision});
-  if (!used.ok()) return used.status();
-  const SqlRows rows = session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
-                                   std::vector<SqlValue>{revision});
-  if (!rows.ok()) return rows.status();
-  NoteUses(/*all=*/false, *used);
-  for (const SqlRow& row : *rows) {
+  ASSIGN_OR_RETURN(
+      const std::vector<SqlRow> used,
+      session.Run("SELECT tenant, versions, bytes, versions_ever FROM eta_uses WHERE tenant IN"
+                  " (SELECT tenant FROM eta_changes WHERE revision > $1)",
+                  std::vector<SqlValue>{revision}));
+  ASSIGN_OR_RETURN(const std::vector<SqlRow> rows,
+                   session.Run("SELECT tenant, name FROM eta_changes WHERE revision > $1",
+                               std::vector<SqlValue>{revision}));
+  NoteUses(/*all=*/false, used);
+  for (const SqlRow& row : rows) {
     const absl::StatusOr<Tenant> tenant = Tenant::Parse(Text(row[0]));
     if (tenant.ok()) feed_.Tell({.tenant = *tenant, .name = Text(row[1])});
   }

@@ -7,6 +7,7 @@
 #include "calibration/profiles/profile_blob.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -20,17 +21,16 @@ constexpr char kSelectRecord[] =
 absl::StatusOr<ProfilePtr> Record(const Tenant& tenant, const SqlRow& row) {
   const SqlBytes* blob = std::get_if<SqlBytes>(&row[5]);
   if (blob == nullptr) return NoSuchProfile();
-  absl::StatusOr<ProfileRecord> record = DecodeProfile(blob->bytes);
-  if (!record.ok()) return record.status();
+  ASSIGN_OR_RETURN(ProfileRecord record, DecodeProfile(blob->bytes));
   const std::string fingerprint = Text(row[6]);
-  if (record->tenant != tenant || record->name != Text(row[0]) ||
-      record->version != Integer(row[1]) || record->create_time_us != Integer(row[2]) ||
-      record->request_id != Text(row[3]) || record->payload_digest != Text(row[4]) ||
-      (!fingerprint.empty() && record->content.model_fingerprint != fingerprint)) {
+  if (record.tenant != tenant || record.name != Text(row[0]) || record.version != Integer(row[1]) ||
+      record.create_time_us != Integer(row[2]) || record.request_id != Text(row[3]) ||
+      record.payload_digest != Text(row[4]) ||
+      (!fingerprint.empty() && record.content.model_fingerprint != fingerprint)) {
     return RowCorrupt();
   }
-  record->staged = Integer(row[7]) != 0;
-  return std::make_shared<const ProfileRecord>(*std::move(record));
+  record.staged = Integer(row[7]) != 0;
+  return std::make_shared<const ProfileRecord>(std::move(record));
 }
 
 }  // namespace
@@ -60,22 +60,22 @@ std::string CountedModel(const ServedModel& served, const std::string& fingerpri
 
 absl::StatusOr<ProfilePtr> VersionRecord(SqlSession& session, const Tenant& tenant,
                                          const std::string& name, int64_t version) {
-  const SqlRows rows =
+  ASSIGN_OR_RETURN(
+      const std::vector<SqlRow> rows,
       session.Run(absl::StrCat(kSelectRecord, " AND name = $2 AND version = $3").c_str(),
-                  std::vector<SqlValue>{tenant.id(), name, version});
-  if (!rows.ok()) return rows.status();
-  if (rows->empty()) return NoSuchProfile();
-  return Record(tenant, rows->front());
+                  std::vector<SqlValue>{tenant.id(), name, version}));
+  if (rows.empty()) return NoSuchProfile();
+  return Record(tenant, rows.front());
 }
 
 absl::StatusOr<ProfilePtr> RequestRecord(SqlSession& session, const Tenant& tenant,
                                          const PutProfile& put) {
   if (put.request_id.empty()) return ProfilePtr();
-  const SqlRows rows = session.Run(absl::StrCat(kSelectRecord, " AND request_id = $2").c_str(),
-                                   std::vector<SqlValue>{tenant.id(), put.request_id});
-  if (!rows.ok()) return rows.status();
-  if (rows->empty()) return ProfilePtr();
-  const SqlRow& row = rows->front();
+  ASSIGN_OR_RETURN(const std::vector<SqlRow> rows,
+                   session.Run(absl::StrCat(kSelectRecord, " AND request_id = $2").c_str(),
+                               std::vector<SqlValue>{tenant.id(), put.request_id}));
+  if (rows.empty()) return ProfilePtr();
+  const SqlRow& row = rows.front();
   if (Text(row[0]) != put.name || Text(row[4]) != put.payload_digest) return RequestIdReused();
   return Record(tenant, row);
 }

@@ -117,12 +117,11 @@ absl::StatusOr<std::vector<SqlRow>> SqliteConnection::Run(const char* statement,
 }
 
 absl::StatusOr<int64_t> SqliteConnection::Number(const char* statement) {
-  const auto rows = Run(statement, {});
-  if (!rows.ok()) return rows.status();
-  if (rows->size() != 1 || rows->front().size() != 1) {
+  ASSIGN_OR_RETURN(const auto rows, Run(statement, {}));
+  if (rows.size() != 1 || rows.front().size() != 1) {
     return absl::InternalError("the profile store failed: no number");
   }
-  const auto* number = std::get_if<int64_t>(&rows->front().front());
+  const auto* number = std::get_if<int64_t>(&rows.front().front());
   return number != nullptr ? *number : 0;
 }
 

@@ -137,13 +137,10 @@ struct Identity {
 
 // Reads inside a transaction, so that the three values are of one moment.
 absl::StatusOr<Identity> ReadIdentity(SqliteConnection& connection) {
-  const auto objects = connection.Number("SELECT COUNT(*) FROM sqlite_schema");
-  if (!objects.ok()) return objects.status();
-  const auto application_id = connection.Number("PRAGMA application_id");
-  if (!application_id.ok()) return application_id.status();
-  const auto schema_version = connection.Number("PRAGMA user_version");
-  if (!schema_version.ok()) return schema_version.status();
-  return Identity{*application_id, *schema_version, *objects};
+  ASSIGN_OR_RETURN(const auto objects, connection.Number("SELECT COUNT(*) FROM sqlite_schema"));
+  ASSIGN_OR_RETURN(const auto application_id, connection.Number("PRAGMA application_id"));
+  ASSIGN_OR_RETURN(const auto schema_version, connection.Number("PRAGMA user_version"));
+  return Identity{application_id, schema_version, objects};
 }
 
 absl::Status RunAll(SqliteConnection& connection, std::span<const char* const> statements) {
@@ -177,10 +174,10 @@ absl::Status MigrateFrom(int64_t version, SqliteConnection& connection) {
 absl::Status CheckTables(SqliteConnection& connection, std::span<const char* const> statements) {
   for (const char* statement : statements) {
     if (!absl::StartsWith(statement, "CREATE ")) continue;
-    const auto there = connection.Run("SELECT 1 FROM sqlite_schema WHERE sql = $1",
-                                      std::vector<SqlValue>{std::string(statement)});
-    if (!there.ok()) return there.status();
-    if (there->size() != 1) return StoreCorrupt("file has other tables than ours");
+    ASSIGN_OR_RETURN(const auto there,
+                     connection.Run("SELECT 1 FROM sqlite_schema WHERE sql = $1",
+                                    std::vector<SqlValue>{std::string(statement)}));
+    if (there.size() != 1) return StoreCorrupt("file has other tables than ours");
   }
   return absl::OkStatus();
 }
@@ -226,9 +223,8 @@ absl::Status CheckIdentity(SqliteConnection& connection) {
 // twice. A page that could not be read looks like a damaged one, but not in a second run.
 absl::Status CheckIntegrity(SqliteConnection& connection) {
   for (int run = 0; run < 2; ++run) {
-    const auto rows = connection.Run("PRAGMA integrity_check(1)", {});
-    if (!rows.ok()) return rows.status();
-    const auto* answer = rows->empty() ? nullptr : std::get_if<std::string>(&rows->front().front());
+    ASSIGN_OR_RETURN(const auto rows, connection.Run("PRAGMA integrity_check(1)", {}));
+    const auto* answer = rows.empty() ? nullptr : std::get_if<std::string>(&rows.front().front());
     if (answer != nullptr && *answer == "ok") return absl::OkStatus();
   }
   return StoreCorrupt("file is corrupt");
@@ -276,23 +272,22 @@ absl::StatusOr<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(
     return InvalidField("profile_store", "is not a file");
   }
   if (ETA_FAILPOINT(kStoreOpen)) return StoreUnavailable("its file cannot be opened");
-  absl::StatusOr<Connection> writer = SqliteConnection::Open(path, busy_timeout);
-  if (!writer.ok()) return writer.status();
-  RETURN_IF_ERROR(CheckIdentity(**writer));
-  RETURN_IF_ERROR(CheckIntegrity(**writer));
+  ASSIGN_OR_RETURN(Connection writer, SqliteConnection::Open(path, busy_timeout));
+  RETURN_IF_ERROR(CheckIdentity(*writer));
+  RETURN_IF_ERROR(CheckIntegrity(*writer));
   if ((file.st_mode & 077) != 0 && chmod(path.c_str(), 0600) != 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      "the profile store's file may be read by others and is not ours to change",
                      {.reason = "STORE_PERMISSIONS"});
   }
-  RETURN_IF_ERROR(StartLog(**writer, busy_timeout));
-  RETURN_IF_ERROR(KeepLog(**writer));
+  RETURN_IF_ERROR(StartLog(*writer, busy_timeout));
+  RETURN_IF_ERROR(KeepLog(*writer));
   for (int64_t version = 1; version < kSchemaVersion; ++version) {
-    RETURN_IF_ERROR(MigrateFrom(version, **writer));
+    RETURN_IF_ERROR(MigrateFrom(version, *writer));
   }
   std::unique_ptr<SqliteDatabase> database(
       new SqliteDatabase(path, busy_timeout, static_cast<uint64_t>(file.st_ino)));
-  database->writer_ = *std::move(writer);
+  database->writer_ = std::move(writer);
   return database;
 }
 
@@ -305,21 +300,19 @@ absl::StatusOr<SqliteDatabase::Connection> SqliteDatabase::BorrowReader() {
       return reader;
     }
   }
-  absl::StatusOr<Connection> reader = SqliteConnection::Open(path_, busy_timeout_);
-  if (!reader.ok()) return reader.status();
-  RETURN_IF_ERROR((*reader)->Run("PRAGMA query_only = ON"));
+  ASSIGN_OR_RETURN(Connection reader, SqliteConnection::Open(path_, busy_timeout_));
+  RETURN_IF_ERROR(reader->Run("PRAGMA query_only = ON"));
   return reader;
 }
 
 absl::Status SqliteDatabase::Read(const Tenant& /*tenant*/, const ReadBody& body) {
   if (ETA_FAILPOINT(kStoreRead)) return StoreBusy();
-  absl::StatusOr<Connection> reader = BorrowReader();
-  if (!reader.ok()) return reader.status();
-  absl::Status status = (*reader)->Run("BEGIN");
-  if (status.ok()) status = body(**reader);
-  (*reader)->Rollback();
+  ASSIGN_OR_RETURN(Connection reader, BorrowReader());
+  absl::Status status = reader->Run("BEGIN");
+  if (status.ok()) status = body(*reader);
+  reader->Rollback();
   const MutexLock lock(mutex_);
-  if (idle_readers_.size() < kMaxIdleReaders) idle_readers_.push_back(*std::move(reader));
+  if (idle_readers_.size() < kMaxIdleReaders) idle_readers_.push_back(std::move(reader));
   return status;
 }
 
@@ -362,17 +355,14 @@ absl::Status SqliteDatabase::WriteAlone(const WriteBody& body) {
 absl::Status SqliteDatabase::Poll(const ReadBody& body) {
   if (ETA_FAILPOINT(kStorePoll)) return StoreBusy();
   if (poller_ == nullptr) {
-    absl::StatusOr<Connection> reader = BorrowReader();
-    if (!reader.ok()) return reader.status();
-    poller_ = *std::move(reader);
+    ASSIGN_OR_RETURN(poller_, BorrowReader());
   }
-  const absl::StatusOr<int64_t> version = poller_->Number("PRAGMA data_version");
-  if (!version.ok()) return version.status();
-  if (polled_ == *version) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t version, poller_->Number("PRAGMA data_version"));
+  if (polled_ == version) return absl::OkStatus();
   const absl::Cleanup rollback = [this] { poller_->Rollback(); };
   absl::Status status = poller_->Run("BEGIN");
   if (status.ok()) status = body(*poller_);
-  if (status.ok()) polled_ = *version;
+  if (status.ok()) polled_ = version;
   return status;
 }
 

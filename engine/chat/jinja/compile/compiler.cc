@@ -287,15 +287,13 @@ class Compiler {
     return SyntaxError(line, "'" + std::string(statement) + "' outside of a loop");
   }
   absl::Status Break(uint32_t line) {
-    const auto loop = LeaveToLoop(line, "break");
-    if (!loop.ok()) return loop.status();
-    (*loop)->breaks.push_back(code_.Emit(Op::kJump, line));
+    ASSIGN_OR_RETURN(const auto loop, LeaveToLoop(line, "break"));
+    loop->breaks.push_back(code_.Emit(Op::kJump, line));
     return absl::OkStatus();
   }
   absl::Status Continue(uint32_t line) {
-    const auto loop = LeaveToLoop(line, "continue");
-    if (!loop.ok()) return loop.status();
-    code_.Aim(code_.Emit(Op::kJump, line), (*loop)->next);
+    ASSIGN_OR_RETURN(const auto loop, LeaveToLoop(line, "continue"));
+    code_.Aim(code_.Emit(Op::kJump, line), loop->next);
     return absl::OkStatus();
   }
 
@@ -479,9 +477,8 @@ class Compiler {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Program>> Compile(std::string_view source) {
-  const auto tokens = Tokenize(source);
-  if (!tokens.ok()) return tokens.status();
-  return Compiler(*tokens).Run();
+  ASSIGN_OR_RETURN(const auto tokens, Tokenize(source));
+  return Compiler(tokens).Run();
 }
 
 }  // namespace eta::jinja

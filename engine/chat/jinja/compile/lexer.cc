@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "engine/base/utf8_characters.h"
 #include "engine/chat/jinja/compile/token.h"
@@ -52,7 +53,7 @@ class Lexer {
 
   absl::StatusOr<Tokens> Run() {
     while (at_ < text().size()) {
-      if (auto status = Root(); !status.ok()) return status;
+      RETURN_IF_ERROR(Root());
     }
     Add(TokenKind::kEnd, at_, at_);
     return std::move(tokens_);
@@ -173,14 +174,14 @@ class Lexer {
       }
       CountLines(at_);
       if (IsDigit(text()[at_])) {
-        if (auto status = Number(); !status.ok()) return status;
+        RETURN_IF_ERROR(Number());
       } else if (IsNameCharacter(text()[at_])) {
         size_t end = at_;
         while (end < text().size() && IsNameCharacter(text()[end])) ++end;
         Add(TokenKind::kName, at_, end);
         at_ = end;
       } else if (text()[at_] == '"' || text()[at_] == '\'') {
-        if (auto status = String(); !status.ok()) return status;
+        RETURN_IF_ERROR(String());
       } else if (auto status = Operator(open); !status.ok()) {
         return status;
       }

@@ -198,13 +198,11 @@ Value SliceText(Heap& heap, const Text& text, const Span& span) {
 absl::StatusOr<Value> Attribute(Heap& heap, const Value& value, const Value& name) {
   if (value.IsUndefined()) return Fail(value.why());
   const std::string_view key = name.text().bytes;
-  auto own = OwnAttribute(heap, value, key);
-  if (!own.ok()) return own.status();
-  if (*own) return **own;
+  ASSIGN_OR_RETURN(auto own, OwnAttribute(heap, value, key));
+  if (own) return *own;
   if (value.IsDict()) {
-    const auto found = FindKey(heap, value.dict(), name);
-    if (!found.ok()) return found.status();
-    if (*found != nullptr) return **found;
+    ASSIGN_OR_RETURN(const auto found, FindKey(heap, value.dict(), name));
+    if (found != nullptr) return *found;
   }
   return Missing(heap, value, key);
 }
@@ -235,9 +233,8 @@ absl::StatusOr<Value> Item(Heap& heap, const Value& value, const Value& key) {
     return Value::Undefined(heap, std::string(value.TypeName()) + " index out of range");
   }
   if (!key.IsText()) return Missing(heap, value, key.TypeName());
-  const auto own = OwnAttribute(heap, value, key.text().bytes);
-  if (!own.ok()) return own.status();
-  return *own ? **own : Missing(heap, value, key.text().bytes);
+  ASSIGN_OR_RETURN(const auto own, OwnAttribute(heap, value, key.text().bytes));
+  return own ? *own : Missing(heap, value, key.text().bytes);
 }
 
 absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, const Value& stop,
@@ -255,18 +252,17 @@ absl::StatusOr<Value> Slice(Heap& heap, const Value& value, const Value& start, 
   } else {
     length = value.sequence().items.size();
   }
-  const auto span = SpanOf(static_cast<int64_t>(length), start, stop, step);
-  if (!span.ok()) return span.status();
+  ASSIGN_OR_RETURN(const auto span, SpanOf(static_cast<int64_t>(length), start, stop, step));
   if (value.IsText()) {
-    Value text = SliceText(heap, value.text(), *span);
+    Value text = SliceText(heap, value.text(), span);
     text.As<Text>().safe = value.text().safe;
     return text;
   }
   std::vector<Value> items;
-  for (int64_t at = span->begin; at < span->end; ++at) {
+  for (int64_t at = span.begin; at < span.end; ++at) {
     items.push_back(value.sequence().items[static_cast<size_t>(at)]);
   }
-  if (span->backwards) std::reverse(items.begin(), items.end());
+  if (span.backwards) std::reverse(items.begin(), items.end());
   return MakeSequence(heap, value.sequence().form, std::move(items));
 }
 

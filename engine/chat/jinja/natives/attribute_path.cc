@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/access.h"
 #include "engine/chat/jinja/values/text_builder.h"
 
@@ -38,9 +39,7 @@ absl::StatusOr<Value> AttributePath::Of(Heap& heap, const Value& item, const Val
   Value value = item;
   for (const Value& part : parts_) {
     heap.Work(1);
-    auto next = Item(heap, value, part);
-    if (!next.ok()) return next.status();
-    value = *std::move(next);
+    ASSIGN_OR_RETURN(value, Item(heap, value, part));
     if (value.IsUndefined() && !other.IsUndefined() && !other.Is(Kind::kNone)) value = other;
   }
   return value;

@@ -25,9 +25,8 @@ Result Default(Context& context, const Value& receiver, Arguments& arguments) {
 }
 
 Result LengthOf(Context& context, const Value& receiver, Arguments& /*arguments*/) {
-  const auto length = Length(context.heap, receiver);
-  if (!length.ok()) return length.status();
-  return Value::Integer(*length);
+  ASSIGN_OR_RETURN(const auto length, Length(context.heap, receiver));
+  return Value::Integer(length);
 }
 
 // `at`: 0 or -1.
@@ -35,9 +34,8 @@ Result End(Context& context, const Value& receiver, int64_t at) {
   if (receiver.IsText() && !receiver.text().bytes.empty()) {
     return Item(context.heap, receiver, Value::Integer(at));
   }
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
-  const std::vector<Value>& values = items->sequence().items;
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
+  const std::vector<Value>& values = items.sequence().items;
   if (!values.empty()) return at == 0 ? values.front() : values.back();
   return Value::Undefined(context.heap, "there is no item, since the sequence is empty");
 }
@@ -56,24 +54,21 @@ Result Last(Context& context, const Value& receiver, Arguments& /*arguments*/) {
 }
 
 Result List(Context& context, const Value& receiver, Arguments& /*arguments*/) {
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
-  return MakeList(context.heap, items->sequence().items);
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
+  return MakeList(context.heap, items.sequence().items);
 }
 
 Result Join(Context& context, const Value& receiver, Arguments& arguments) {
   const auto path = AttributePath::Parse(context.heap, arguments.Or(1, Value::None()));
-  const auto separator = ToText(context.heap, arguments.Or(0, MakeText(context.heap, "")));
-  if (!separator.ok()) return separator.status();
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(const auto separator,
+                   ToText(context.heap, arguments.Or(0, MakeText(context.heap, ""))));
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
   TextBuilder out(context.heap);
   bool first = true;
-  for (const Value& item : items->sequence().items) {
-    const auto value = path.Of(context.heap, item);
-    if (!value.ok()) return value.status();
-    if (!std::exchange(first, false)) out.Append(separator->text());
-    RETURN_IF_ERROR(AppendStr(context.heap, *value, out));
+  for (const Value& item : items.sequence().items) {
+    ASSIGN_OR_RETURN(const auto value, path.Of(context.heap, item));
+    if (!std::exchange(first, false)) out.Append(separator.text());
+    RETURN_IF_ERROR(AppendStr(context.heap, value, out));
     context.heap.Work(1);
     if (context.heap.exhausted()) return context.heap.status();
   }
@@ -117,9 +112,8 @@ Result HalfView(Context& context, const Value& receiver, Arguments& /*arguments*
 }
 
 Result Get(Context& context, const Value& receiver, Arguments& arguments) {
-  const auto found = FindKey(context.heap, receiver.dict(), arguments[0]);
-  if (!found.ok()) return found.status();
-  return *found != nullptr ? **found : arguments.Or(1, Value::None());
+  ASSIGN_OR_RETURN(const auto found, FindKey(context.heap, receiver.dict(), arguments[0]));
+  return found != nullptr ? *found : arguments.Or(1, Value::None());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/python_text.h"
 
@@ -19,21 +20,19 @@ constexpr uint64_t kMaxRange = 100000;  // the sandbox's
 constexpr size_t kMaxFormat = 200;
 
 Result RaiseException(Context& context, const Value& /*receiver*/, Arguments& arguments) {
-  const auto text = ToText(context.heap, arguments[0]);
-  if (!text.ok()) return text.status();
-  return Fail(text->text().bytes);
+  ASSIGN_OR_RETURN(const auto text, ToText(context.heap, arguments[0]));
+  return Fail(text.text().bytes);
 }
 
 // The time of the place where the server stands, as Python's datetime.now() has it.
 Result StrftimeNow(Context& context, const Value& /*receiver*/, Arguments& arguments) {
-  const auto format = arguments.Text(0);
-  if (!format.ok()) return format.status();
-  if (format->text().bytes.size() > kMaxFormat) return Fail("a format of a date that is too long");
+  ASSIGN_OR_RETURN(const auto format, arguments.Text(0));
+  if (format.text().bytes.size() > kMaxFormat) return Fail("a format of a date that is too long");
   const std::time_t now = std::time(nullptr);
   std::tm parts = {};
   if (localtime_r(&now, &parts) == nullptr) return Fail("no local time");
   // Directives whose meaning does not depend on the C library or the locale, besides names.
-  const std::string& spelled = format->text().bytes;
+  const std::string& spelled = format.text().bytes;
   for (size_t at = spelled.find('%'); at != std::string::npos; at = spelled.find('%', at + 2)) {
     static constexpr std::string_view kKnown = "aAbBdHIjmMpSUwWyYcxX%";
     if (at + 1 >= spelled.size() || kKnown.find(spelled[at + 1]) == std::string_view::npos) {

@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <iterator>
 
+#include "engine/base/status_macros.h"
+
 namespace eta::jinja {
 namespace {
 
@@ -78,10 +80,9 @@ Result RunNative(Context& context, const Native& native, const Value& receiver, 
                                         " deep");
   }
   context.heap.Work(1 + call.positional.size());
-  auto arguments = Arguments::Bind(native, std::move(call));
-  if (!arguments.ok()) return arguments.status();
+  ASSIGN_OR_RETURN(auto arguments, Arguments::Bind(native, std::move(call)));
   ++context.nesting;
-  auto result = native.run(context, receiver, *arguments);
+  auto result = native.run(context, receiver, arguments);
   --context.nesting;
   return result;
 }

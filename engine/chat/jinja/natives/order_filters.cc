@@ -29,13 +29,11 @@ Value WithoutCase(Heap& heap, const Value& value) {
 absl::StatusOr<std::vector<Keyed>> KeyedItems(Context& context, const Value& receiver,
                                               const Value& attribute, bool case_sensitive) {
   const auto path = AttributePath::Parse(context.heap, attribute);
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
   std::vector<Keyed> keyed;
-  for (const Value& item : items->sequence().items) {
-    const auto key = path.Of(context.heap, item);
-    if (!key.ok()) return key.status();
-    keyed.push_back({item, case_sensitive ? *key : WithoutCase(context.heap, *key)});
+  for (const Value& item : items.sequence().items) {
+    ASSIGN_OR_RETURN(const auto key, path.Of(context.heap, item));
+    keyed.push_back({item, case_sensitive ? key : WithoutCase(context.heap, key)});
     if (context.heap.exhausted()) return context.heap.status();
   }
   return keyed;
@@ -72,9 +70,8 @@ Result Sort(Context& context, const Value& receiver, Arguments& arguments) {
   if (attribute.IsText() && attribute.text().bytes.find(',') != std::string::npos) {
     return NotKnown("'sort' by several attributes is not known here");
   }
-  auto keyed = KeyedItems(context, receiver, attribute, arguments.Truth(1));
-  if (!keyed.ok()) return keyed.status();
-  return Sorted(context, *std::move(keyed), arguments.Truth(0));
+  ASSIGN_OR_RETURN(auto keyed, KeyedItems(context, receiver, attribute, arguments.Truth(1)));
+  return Sorted(context, std::move(keyed), arguments.Truth(0));
 }
 
 bool IsPart(const Value& value) {
@@ -91,11 +88,11 @@ bool IsHashable(const Value& value) {
 }
 
 Result Unique(Context& context, const Value& receiver, Arguments& arguments) {
-  auto keyed = KeyedItems(context, receiver, arguments.Or(1, Value::None()), arguments.Truth(0));
-  if (!keyed.ok()) return keyed.status();
+  ASSIGN_OR_RETURN(auto keyed, KeyedItems(context, receiver, arguments.Or(1, Value::None()),
+                                          arguments.Truth(0)));
   std::vector<Value> seen;
   std::vector<Value> unique;
-  for (Keyed& one : *keyed) {
+  for (Keyed& one : keyed) {
     if (!IsHashable(one.key)) {
       return Fail("unhashable type: '" + std::string(one.key.TypeName()) + "'");
     }
@@ -112,18 +109,17 @@ Result Unique(Context& context, const Value& receiver, Arguments& arguments) {
 
 template <bool greatest>
 Result Extreme(Context& context, const Value& receiver, Arguments& arguments) {
-  auto keyed = KeyedItems(context, receiver, arguments.Or(1, Value::None()), arguments.Truth(0));
-  if (!keyed.ok()) return keyed.status();
-  if (keyed->empty()) {
+  ASSIGN_OR_RETURN(auto keyed, KeyedItems(context, receiver, arguments.Or(1, Value::None()),
+                                          arguments.Truth(0)));
+  if (keyed.empty()) {
     return Value::Undefined(context.heap, "No aggregated item, sequence was empty.");
   }
-  const Keyed* best = &keyed->front();
-  for (const Keyed& one : *keyed) {
+  const Keyed* best = &keyed.front();
+  for (const Keyed& one : keyed) {
     if (&one == best) continue;
-    const auto better =
-        greatest ? Less(context.heap, best->key, one.key) : Less(context.heap, one.key, best->key);
-    if (!better.ok()) return better.status();
-    if (*better) best = &one;
+    ASSIGN_OR_RETURN(const auto better, greatest ? Less(context.heap, best->key, one.key)
+                                                 : Less(context.heap, one.key, best->key));
+    if (better) best = &one;
   }
   return best->item;
 }

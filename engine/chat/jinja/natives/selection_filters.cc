@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/attribute_path.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/operators.h"
@@ -30,13 +31,11 @@ Result MapAttribute(Context& context, const Value& receiver, const Call& call) {
     (name == "attribute" ? attribute : other) = value;
   }
   const auto path = AttributePath::Parse(context.heap, attribute);
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
   std::vector<Value> mapped;
-  for (const Value& item : items->sequence().items) {
-    auto value = path.Of(context.heap, item, other);
-    if (!value.ok()) return value.status();
-    mapped.push_back(*std::move(value));
+  for (const Value& item : items.sequence().items) {
+    ASSIGN_OR_RETURN(auto value, path.Of(context.heap, item, other));
+    mapped.push_back(std::move(value));
     if (context.heap.exhausted()) return context.heap.status();
   }
   return MakeIterator(context.heap, std::move(mapped));
@@ -48,17 +47,14 @@ Result Map(Context& context, const Value& receiver, Arguments& arguments) {
   if (call.positional.empty() && !call.named.empty() && call.named[0].first == "attribute") {
     return MapAttribute(context, receiver, call);
   }
-  const auto name = TakeName(call, "map");
-  if (!name.ok()) return name.status();
-  const auto filter = FindFilter(*name);
-  if (!filter) return NotKnown("filter '" + *name + "' is not known here");
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(const auto name, TakeName(call, "map"));
+  const auto filter = FindFilter(name);
+  if (!filter) return NotKnown("filter '" + name + "' is not known here");
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
   std::vector<Value> mapped;
-  for (const Value& item : items->sequence().items) {
-    auto value = RunFilter(context, *filter, item, call);
-    if (!value.ok()) return value.status();
-    mapped.push_back(*std::move(value));
+  for (const Value& item : items.sequence().items) {
+    ASSIGN_OR_RETURN(auto value, RunFilter(context, *filter, item, call));
+    mapped.push_back(std::move(value));
     if (context.heap.exhausted()) return context.heap.status();
   }
   return MakeIterator(context.heap, std::move(mapped));
@@ -77,24 +73,20 @@ Result SelectItems(Context& context, const Value& receiver, Arguments& arguments
   const auto path = AttributePath::Parse(context.heap, attribute);
   std::optional<uint32_t> test;
   if (!call.positional.empty()) {
-    const auto name = TakeName(call, "select");
-    if (!name.ok()) return name.status();
-    test = FindTest(*name);
-    if (!test) return NotKnown("test '" + *name + "' is not known here");
+    ASSIGN_OR_RETURN(const auto name, TakeName(call, "select"));
+    test = FindTest(name);
+    if (!test) return NotKnown("test '" + name + "' is not known here");
   }
-  const auto items = Iterated(context.heap, receiver);
-  if (!items.ok()) return items.status();
+  ASSIGN_OR_RETURN(const auto items, Iterated(context.heap, receiver));
   std::vector<Value> kept;
-  for (const Value& item : items->sequence().items) {
+  for (const Value& item : items.sequence().items) {
     context.heap.Work(1);
     if (context.heap.exhausted()) return context.heap.status();
-    auto value = path.Of(context.heap, item);
-    if (!value.ok()) return value.status();
+    ASSIGN_OR_RETURN(auto value, path.Of(context.heap, item));
     if (test) {
-      value = RunTest(context, *test, *value, call);
-      if (!value.ok()) return value.status();
+      ASSIGN_OR_RETURN(value, RunTest(context, *test, value, call));
     }
-    if (value->Truth() == keep) kept.push_back(item);
+    if (value.Truth() == keep) kept.push_back(item);
   }
   return MakeIterator(context.heap, std::move(kept));
 }

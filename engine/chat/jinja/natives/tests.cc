@@ -1,6 +1,7 @@
 // Tests: what stands after `is`.
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/operators.h"
 
@@ -37,9 +38,8 @@ template <TokenKind op>
 Native Comparison(std::string_view name) {
   return {name,
           [](Context& context, const Value& receiver, Arguments& arguments) -> Result {
-            const auto holds = Compare(context.heap, op, receiver, arguments[0]);
-            if (!holds.ok()) return holds.status();
-            return Value::Boolean(*holds);
+            ASSIGN_OR_RETURN(const auto holds, Compare(context.heap, op, receiver, arguments[0]));
+            return Value::Boolean(holds);
           },
           {"other"},
           1};

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8_characters.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/natives/text_parts.h"
@@ -23,20 +24,16 @@ constexpr int64_t kMaxIndent = 1000;
 // A method of texts as a filter, which makes a text of any value first.
 template <NativeFunction method>
 Result OfText(Context& context, const Value& receiver, Arguments& arguments) {
-  const auto text = ToText(context.heap, receiver);
-  if (!text.ok()) return text.status();
-  return method(context, *text, arguments);
+  ASSIGN_OR_RETURN(const auto text, ToText(context.heap, receiver));
+  return method(context, text, arguments);
 }
 
 // Likewise what it is given.
 Result ReplaceFilter(Context& context, const Value& receiver, Arguments& arguments) {
-  const auto old = ToText(context.heap, arguments[0]);
-  if (!old.ok()) return old.status();
-  const auto fresh = ToText(context.heap, arguments[1]);
-  if (!fresh.ok()) return fresh.status();
-  const auto count = arguments.Integer(2, -1);
-  if (!count.ok()) return count.status();
-  return Replace(context.heap, receiver.text(), old->text(), fresh->text(), *count);
+  ASSIGN_OR_RETURN(const auto old, ToText(context.heap, arguments[0]));
+  ASSIGN_OR_RETURN(const auto fresh, ToText(context.heap, arguments[1]));
+  ASSIGN_OR_RETURN(const auto count, arguments.Integer(2, -1));
+  return Replace(context.heap, receiver.text(), old.text(), fresh.text(), count);
 }
 
 Result String(Context& /*context*/, const Value& receiver, Arguments& /*arguments*/) {
@@ -64,18 +61,18 @@ Result Indentation(Context& context, const Value& width) {
 Result Indent(Context& context, const Value& receiver, Arguments& arguments) {
   if (receiver.IsUndefined()) return Fail(receiver.why());
   if (!receiver.IsText()) return Fail("'indent' needs a str");
-  const auto indentation = Indentation(context, arguments.Or(0, Value::Integer(4)));
-  if (!indentation.ok()) return indentation.status();
+  ASSIGN_OR_RETURN(const auto indentation,
+                   Indentation(context, arguments.Or(0, Value::Integer(4))));
   std::string_view bytes = receiver.text().bytes;
   if (bytes.ends_with('\r'))
     bytes.remove_suffix(1);  // Jinja puts a "\n" behind, a line break with it
   TextBuilder out(context.heap);
   context.heap.WorkOnBytes(bytes.size());
-  if (arguments.Truth(1)) out.Append(indentation->text());
+  if (arguments.Truth(1)) out.Append(indentation.text());
   for (size_t begin = 0; !context.heap.exhausted();) {
     size_t end = begin;
     while (end < bytes.size() && !IsLineBreak(Utf8At(bytes, end))) end += Utf8Length(bytes[end]);
-    if (begin > 0 && end > begin) out.Append(indentation->text());
+    if (begin > 0 && end > begin) out.Append(indentation.text());
     out.Append(receiver.text(), begin, end);
     if (end == bytes.size()) break;
     out.Append("\n");
@@ -87,9 +84,8 @@ Result Indent(Context& context, const Value& receiver, Arguments& arguments) {
 Result ToJson(Context& context, const Value& receiver, Arguments& arguments) {
   JsonStyle style{.ascii = arguments.Truth(0), .indent = {}};
   if (arguments.Has(1)) {
-    const auto indentation = Indentation(context, arguments[1]);
-    if (!indentation.ok()) return indentation.status();
-    style.indent = indentation->text().bytes;
+    ASSIGN_OR_RETURN(const auto indentation, Indentation(context, arguments[1]));
+    style.indent = indentation.text().bytes;
   }
   return JsonText(context.heap, receiver, style);
 }
@@ -120,9 +116,7 @@ Result Int(Context& context, const Value& receiver, Arguments& arguments) {
   std::optional<Value> number = receiver;
   if (receiver.IsText()) {
     const Value text = Strip(context.heap, receiver.text(), std::nullopt, true, true);
-    const auto spelled = Number(text.text().bytes);
-    if (!spelled.ok()) return spelled.status();
-    number = *spelled;
+    ASSIGN_OR_RETURN(number, Number(text.text().bytes));
   }
   if (number && number->IsIntegral()) return Value::Integer(number->integer());
   if (!number || !number->IsNumber() || !std::isfinite(number->real())) {

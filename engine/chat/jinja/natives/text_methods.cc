@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8_characters.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/natives/text_parts.h"
@@ -45,15 +46,13 @@ std::vector<Value> SplitAtSpace(Heap& heap, const Text& text, int64_t most) {
 }
 
 Result Split(Context& context, const Value& receiver, Arguments& arguments) {
-  const auto most = arguments.Integer(1, -1);
-  if (!most.ok()) return most.status();
+  ASSIGN_OR_RETURN(const auto most, arguments.Integer(1, -1));
   Heap& heap = context.heap;
   heap.WorkOnBytes(receiver.text().bytes.size());
-  if (!arguments.Has(0)) return MakeList(heap, SplitAtSpace(heap, receiver.text(), *most));
-  const auto separator = arguments.Text(0);
-  if (!separator.ok()) return separator.status();
-  if (separator->text().bytes.empty()) return Fail("empty separator");
-  return MakeList(heap, SplitAt(heap, receiver.text(), separator->text().bytes, *most));
+  if (!arguments.Has(0)) return MakeList(heap, SplitAtSpace(heap, receiver.text(), most));
+  ASSIGN_OR_RETURN(const auto separator, arguments.Text(0));
+  if (separator.text().bytes.empty()) return Fail("empty separator");
+  return MakeList(heap, SplitAt(heap, receiver.text(), separator.text().bytes, most));
 }
 
 // startswith and endswith, of one text or any of a tuple.
@@ -77,13 +76,10 @@ Result StartsOrEnds(Context& context, const Value& receiver, Arguments& argument
 }
 
 Result ReplaceText(Context& context, const Value& receiver, Arguments& arguments) {
-  const auto old = arguments.Text(0);
-  if (!old.ok()) return old.status();
-  const auto fresh = arguments.Text(1);
-  if (!fresh.ok()) return fresh.status();
-  const auto count = arguments.Integer(2, -1);
-  if (!count.ok()) return count.status();
-  return Replace(context.heap, receiver.text(), old->text(), fresh->text(), *count);
+  ASSIGN_OR_RETURN(const auto old, arguments.Text(0));
+  ASSIGN_OR_RETURN(const auto fresh, arguments.Text(1));
+  ASSIGN_OR_RETURN(const auto count, arguments.Integer(2, -1));
+  return Replace(context.heap, receiver.text(), old.text(), fresh.text(), count);
 }
 
 // "{}" alone.
@@ -109,9 +105,8 @@ Result Format(Context& context, const Value& receiver, Arguments& arguments) {
       return NotKnown("format '" + std::string(rest.substr(0, end + 1)) + "' is not known here");
     } else {
       if (next == values.size()) return Fail("a format's argument is not there");
-      const auto text = ToText(context.heap, values[next++]);
-      if (!text.ok()) return text.status();
-      out.Append(text->text());
+      ASSIGN_OR_RETURN(const auto text, ToText(context.heap, values[next++]));
+      out.Append(text.text());
     }
     at = brace + 2;
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/value.h"
 
@@ -24,9 +25,8 @@ Result StripText(Context& context, const Value& receiver, Arguments& arguments) 
   if (!arguments.Has(0)) {
     return Strip(context.heap, receiver.text(), std::nullopt, left, right);
   }
-  const auto characters = arguments.Text(0);
-  if (!characters.ok()) return characters.status();
-  return Strip(context.heap, receiver.text(), characters->text().bytes, left, right);
+  ASSIGN_OR_RETURN(const auto characters, arguments.Text(0));
+  return Strip(context.heap, receiver.text(), characters.text().bytes, left, right);
 }
 template <Casing casing>
 Result CaseText(Context& context, const Value& receiver, Arguments& /*arguments*/) {

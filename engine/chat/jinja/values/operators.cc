@@ -54,13 +54,11 @@ absl::StatusOr<bool> Contains(Heap& heap, const Value& container, const Value& i
     return container.text().bytes.find(item.text().bytes) != std::string::npos;
   }
   if (container.IsDict()) {
-    const auto found = FindKey(heap, container.dict(), item);
-    if (!found.ok()) return found.status();
-    return *found != nullptr;
+    ASSIGN_OR_RETURN(const auto found, FindKey(heap, container.dict(), item));
+    return found != nullptr;
   }
-  const auto items = Iterated(heap, container);
-  if (!items.ok()) return items.status();
-  for (const Value& candidate : items->sequence().items) {
+  ASSIGN_OR_RETURN(const auto items, Iterated(heap, container));
+  for (const Value& candidate : items.sequence().items) {
     if (heap.exhausted()) break;
     if (Equal(heap, candidate, item)) return true;
   }
@@ -141,9 +139,8 @@ absl::StatusOr<bool> Compare(Heap& heap, TokenKind op, const Value& a, const Val
     case TokenKind::kIn:
       return Contains(heap, b, a);
     case TokenKind::kNotIn: {
-      const auto contained = Contains(heap, b, a);
-      if (!contained.ok()) return contained.status();
-      return !*contained;
+      ASSIGN_OR_RETURN(const auto contained, Contains(heap, b, a));
+      return !contained;
     }
     default:
       break;
@@ -154,9 +151,8 @@ absl::StatusOr<bool> Compare(Heap& heap, TokenKind op, const Value& a, const Val
   if (op == TokenKind::kLess) return Less(heap, a, b);
   if (op == TokenKind::kGreater) return Less(heap, b, a);
   // Not the opposite of the other: neither holds for a number that is none.
-  const auto less = op == TokenKind::kLessEq ? Less(heap, a, b) : Less(heap, b, a);
-  if (!less.ok()) return less.status();
-  return *less || Equal(heap, a, b);
+  ASSIGN_OR_RETURN(const auto less, op == TokenKind::kLessEq ? Less(heap, a, b) : Less(heap, b, a));
+  return less || Equal(heap, a, b);
 }
 
 absl::StatusOr<const Value*> FindKey(Heap& heap, const Dict& dict, const Value& key) {
