@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "kernels/system/failpoint_file.h"
 #include "service/calls/records/audit_log.h"
 #include "service/calls/records/call_log.h"

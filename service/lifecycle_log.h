@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/tenant.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "kernels/system/usable_cpus.h"
 #include "service/log/log.h"
 #include "service/options/flags.h"

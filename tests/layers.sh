@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Keeps the order of the layers, kernels <- engine <- calibration <- service, proto <- service,
-# calibration <- training, and of the rooms inside engine, service and training: a room sees the
+# calibration <- training, and of the rooms inside engine, calibration, service and training: a room sees the
 # rooms before it in its list, and no others.
 # Reads include lines only; prints every line that breaks a rule.
 set -euo pipefail
@@ -89,7 +89,8 @@ one "only one file sees OpenBLAS" '(cblas|openblas)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
-rooms engine base chat checkpoint model request routing tokenizer intake batching passes
+rooms engine base chat checkpoint model request tokenizer batching passes front
+rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry options identity limits calls profiles \
   calibrate generate stats admin health server etactl
 rooms training . reference cpu cuda model optimizer trainer data state progress evaluation export \

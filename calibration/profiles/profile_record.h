@@ -69,7 +69,7 @@ struct PercentInterval {
   friend bool operator==(const PercentInterval&, const PercentInterval&) = default;
 };
 
-// Needles hidden in text and asked for at its end (calibration/promises/retrieval_windows.h).
+// Needles hidden in text and asked for at its end (calibration/calibrate/retrieval_windows.h).
 struct NeedleHits {
   int64_t asked = 0;   // at least 0, and not below the others
   int64_t full = 0;    // found by full attention

@@ -1,8 +1,8 @@
 // The requests that wait for a slot, and how long a newcomer waits behind them.
 //
 // Some of them ran already and were preempted; the others have not started. How many of the others
-// there may be is not decided here but before they come (engine/queue_ledger.h). A newcomer is
-// refused here only if its deadline leaves no time for the wait and for its prompt.
+// there may be is not decided here but before they come (engine/front/queue_ledger.h). A newcomer
+// is refused here only if its deadline leaves no time for the wait and for its prompt.
 //
 // Not thread-safe: the step thread's. Invariant: sequences() is ascending by rank, and each has the
 // account of its tenant.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/promises/promises.h"
+#include "calibration/calibrate/promises.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/clock.h"
 #include "engine/base/lease.h"

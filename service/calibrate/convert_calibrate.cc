@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/calibration_job.h"
+#include "calibration/calibrate/calibration_job.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"

@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "eta/v1/calibrate.pb.h"
 
 namespace eta {

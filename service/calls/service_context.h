@@ -7,11 +7,11 @@
 #include <stop_token>
 
 #include "absl/status/statusor.h"
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/threads/task_thread.h"
 #include "engine/base/threads/worker_pool.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "service/calls/live_calls.h"
 #include "service/calls/live_streams.h"
 #include "service/limits/tenant_ledger.h"

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "engine/base/lease.h"
 #include "engine/base/mutex.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "eta/v1/generate.pb.h"
 #include "service/calls/service_context.h"
 #include "service/calls/stream_reactor.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "eta/v1/tokenize.pb.h"
 
 namespace eta {

@@ -13,7 +13,7 @@
 
 #include "engine/base/mutex.h"
 #include "engine/base/threads/loop_thread.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/credentials.h"
 #include "service/connections/acceptor.h"

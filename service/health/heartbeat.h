@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 
 namespace eta {
 

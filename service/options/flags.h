@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "calibration/profiles/profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "service/log/log.h"
 #include "service/options/server_options.h"
 #include "service/process/process_hardening.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/status_macros.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "calibration/profiles/profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "service/log/log.h"
 
 namespace eta {

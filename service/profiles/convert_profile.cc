@@ -2,7 +2,7 @@
 #include "service/profiles/convert_profile.h"
 
 #include "absl/strings/str_cat.h"
-#include "calibration/promises/promises.h"
+#include "calibration/calibrate/promises.h"
 #include "engine/base/error.h"
 #include "engine/model/model_config.h"
 #include "service/wire/attention_message.h"

@@ -8,7 +8,7 @@
 
 #include "engine/base/threads/task_thread.h"
 #include "engine/base/threads/worker_pool.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "service/calibrate/calibrations.h"
 #include "service/calls/live_calls.h"
 #include "service/calls/live_streams.h"

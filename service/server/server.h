@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/base/mutex.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "grpcpp/server.h"
 #include "service/admin/admin_service.h"
 #include "service/connections/acceptor.h"

@@ -12,7 +12,7 @@
 #include "engine/base/tenant.h"
 #include "engine/base/threads/watched_files.h"
 #include "engine/batching/fairness/tenant_queue.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "service/calibrate/calibrations.h"
 #include "service/connections/connection_usage.h"
 #include "service/limits/tenant_ledger.h"

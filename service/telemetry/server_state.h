@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 
 namespace eta {
 

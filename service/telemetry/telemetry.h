@@ -20,7 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "engine/request/observer.h"
 #include "service/telemetry/call_record.h"
 #include "service/telemetry/head_totals.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "engine/base/error.h"
-#include "engine/submission_queue.h"
+#include "engine/front/submission_queue.h"
 
 namespace eta {
 

@@ -28,7 +28,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "calibration/profiles/profile_store.h"
 #include "calibration/profiles/store/open_profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "eta/v1/profiles.grpc.pb.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"

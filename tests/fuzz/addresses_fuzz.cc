@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "engine/request/limits.h"
 #include "service/options/server_options.h"
 #include "tests/testing/fuzz/input_reader.h"

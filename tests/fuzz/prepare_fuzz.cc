@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/intake/chat_prompts.h"
-#include "engine/intake/request_intake.h"
+#include "engine/front/chat_prompts.h"
+#include "engine/front/request_intake.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/testing/engine/piece_file.h"
 #include "tests/testing/engine/tokenizer_json.h"

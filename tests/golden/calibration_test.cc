@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/collected_cells.h"
+#include "calibration/calibrate/collected_cells.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "engine/checkpoint/safetensors.h"
 #include "tests/testing/golden/golden_array.h"

@@ -13,7 +13,7 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "models/eta-27m/samples"
 TEXTS = [min((SAMPLES / folder).glob("*.txt")) for folder in ("books", "legal", "wiki", "code")] + [
-    ROOT / "engine/engine.h", ROOT / "proto/README.md", ROOT / "LICENSE", ROOT / "kernels/eta-semantics.md"]
+    ROOT / "engine/front/engine.h", ROOT / "proto/README.md", ROOT / "LICENSE", ROOT / "kernels/eta-semantics.md"]
 PROMPTS = [8, 16, 32, 64, 96, 128, 256, 512]  # tokens; each text has one of them
 ROWS = 8  # prompts of a text, each a token longer than the one before
 MOST_DIVERGENCE = 1e-5

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/attention/named_rival.h"
-#include "calibration/evaluation/profile_file.h"
+#include "calibration/evaluation/attention/profile_file.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"

@@ -9,7 +9,7 @@
 #include "calibration/evaluation/cases/comparison.h"
 #include "calibration/evaluation/cases/kernel_case.h"
 #include "calibration/evaluation/cases/score.h"
-#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/commands/commands.h"
 #include "calibration/evaluation/runtime/runtime_flags.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -7,9 +7,9 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/attention/attention_comparison.h"
-#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/commands/commands.h"
+#include "calibration/evaluation/commands/progress_bar.h"
 #include "calibration/evaluation/needles/needle_report.h"
-#include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
 #include "engine/base/status_macros.h"

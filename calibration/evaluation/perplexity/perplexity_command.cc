@@ -7,10 +7,10 @@
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/attention/attention_comparison.h"
-#include "calibration/evaluation/commands.h"
+#include "calibration/evaluation/commands/commands.h"
+#include "calibration/evaluation/commands/progress_bar.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/perplexity/perplexity_report.h"
-#include "calibration/evaluation/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/text/windows.h"

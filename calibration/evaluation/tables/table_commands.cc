@@ -6,8 +6,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "calibration/evaluation/commands.h"
-#include "calibration/evaluation/progress_bar.h"
+#include "calibration/evaluation/commands/commands.h"
+#include "calibration/evaluation/commands/progress_bar.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/tables/report.h"

@@ -1,4 +1,5 @@
 #include "service/etactl/view/profile_text.h"
+
 #include <google/protobuf/util/time_util.h>
 
 #include <map>
@@ -8,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "service/etactl/view/terminal.h"
 #include "service/etactl/view/text_table.h"
-#include "service/wire/attention_message.h"
 #include "service/wire/attention_message.h"
 
 namespace eta::ctl {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/testing/engine/submit.h"
 

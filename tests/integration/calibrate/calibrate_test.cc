@@ -1,5 +1,5 @@
 // A Calibrate call from both ends: the test plays the client and the calibration.
-#include "calibration/calibration_job.h"
+#include "calibration/calibrate/calibration_job.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/net/generic_call.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "calibration/profiles/store/open_profile_store.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "service/calls/records/call_log.h"

@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/router.h"
+#include "engine/front/router.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/engine/recorder.h"
 #include "tests/testing/engine/submit.h"

@@ -2,7 +2,7 @@
 // the wire, and served sparse. It takes token ids only.
 #include <algorithm>
 
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_json.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/error_details.h"

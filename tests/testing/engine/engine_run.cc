@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/step_engine.h"
+#include "engine/front/step_engine.h"
 #include "tests/testing/kernels/deferring_backend.h"
 
 namespace eta::testing {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "tests/testing/engine/recorder.h"
 #include "tests/testing/engine/submit.h"
 #include "tests/testing/engine/tiny_model.h"

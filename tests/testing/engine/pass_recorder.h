@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 
 namespace eta::testing {
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/front/submission_queue.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
-#include "engine/submission_queue.h"
 
 namespace eta::testing {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/dispatcher.h"
-#include "engine/engine.h"
+#include "engine/front/dispatcher.h"
+#include "engine/front/engine.h"
 #include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 

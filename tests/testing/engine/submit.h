@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 
 namespace eta::testing {
 

@@ -1,6 +1,6 @@
 // What held-out losses say: the increase of a perplexity with its interval, and the verdict.
 
-#include "calibration/calibration_verdict.h"
+#include "calibration/calibrate/calibration_verdict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/perplexity_increase.h"
+#include "calibration/calibrate/perplexity_increase.h"
 #include "engine/base/error.h"
 
 namespace eta::testing {

@@ -1,7 +1,7 @@
 // Calibrate on the tiny model: what it chooses is what the solvers give for scores collected by
 // hand, each target is met or refused, and nothing depends on what else the engine does.
 
-#include "calibration/calibrator.h"
+#include "calibration/calibrate/calibrator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "calibration/calibration_job.h"
-#include "calibration/collected_cells.h"
+#include "calibration/calibrate/calibration_job.h"
+#include "calibration/calibrate/collected_cells.h"
+#include "calibration/calibrate/retrieval_windows.h"
 #include "calibration/profiles/threshold_profile_of.h"
-#include "calibration/promises/retrieval_windows.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"

@@ -1,7 +1,7 @@
 // Cells as sums: what they come to, that the ops of the backends fill them with what the plain
 // forms collect from the same scores, and that contradictory ones are refused.
 
-#include "calibration/collected_cells.h"
+#include "calibration/calibrate/collected_cells.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Masses of rows and layers: their mean, and the percentile below which one in a hundred lies.
 
-#include "calibration/decode_measurement.h"
+#include "calibration/calibrate/decode_measurement.h"
 
 #include <gtest/gtest.h>
 

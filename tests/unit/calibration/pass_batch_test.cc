@@ -1,6 +1,6 @@
 // Passes of passes over an engine whose passes end when the test says so.
 
-#include "calibration/pass_batch.h"
+#include "calibration/calibrate/pass_batch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What a caller of the engine sees: limits, endings, shared prefixes, statistics.
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

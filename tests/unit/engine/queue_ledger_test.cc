@@ -1,5 +1,5 @@
 // Who may wait: limits, and whose request goes where a newcomer finds the queue full.
-#include "engine/queue_ledger.h"
+#include "engine/front/queue_ledger.h"
 
 #include <gtest/gtest.h>
 

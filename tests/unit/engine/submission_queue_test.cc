@@ -1,5 +1,5 @@
 // What callers are told before the step thread has seen them.
-#include "engine/submission_queue.h"
+#include "engine/front/submission_queue.h"
 
 #include <gtest/gtest.h>
 

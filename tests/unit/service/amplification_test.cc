@@ -15,7 +15,7 @@
 #include <string>
 
 #include "calibration/profiles/profile_json.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "engine/request/request_validation.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "eta/v1/calibrate.pb.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "calibration/collected_cells.h"
+#include "calibration/calibrate/collected_cells.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
 #include "calibration/solvers/frozen_threshold.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "calibration/evaluation/profile_file.h"
+#include "calibration/evaluation/attention/profile_file.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/evaluation/text/windows.h"
 #include "calibration/solvers/interval.h"

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/router.h"
-#include "engine/step_engine.h"
+#include "engine/front/router.h"
+#include "engine/front/step_engine.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/engine.h"
+#include "engine/front/engine.h"
 #include "engine/request/profile_validation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

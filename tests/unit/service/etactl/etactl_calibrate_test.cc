@@ -466,8 +466,9 @@ TEST(EtactlProfileText, RecommendsDynamicAttentionWhereAStagedProfileLosesNeedle
 
 TEST(EtactlProfileText, ShowsARelativeThreshold) {
   v1::Profile profile = LegalProfile();
-  EXPECT_THAT(DescribeProfile(profile),
-              HasSubstr("sink_blocks 0, reads own, confirm false, prefill full, special_keys attend\n"));
+  EXPECT_THAT(
+      DescribeProfile(profile),
+      HasSubstr("sink_blocks 0, reads own, confirm false, prefill full, special_keys attend\n"));
   profile.set_relative_threshold(-4.25f);
   profile.set_sink_blocks(1);
   profile.set_reads(v1::READS_SHARED);

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/front/step_engine.h"
 #include "engine/request/shadow/guarded_rows.h"
 #include "engine/request/shadow/mass_estimate.h"
-#include "engine/step_engine.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/kernels/deferring_backend.h"
 

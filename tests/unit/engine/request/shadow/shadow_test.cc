@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/front/step_engine.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/request/request_validation.h"
 #include "engine/request/shadow/shadow_sampler.h"
-#include "engine/step_engine.h"
 #include "kernels/forwarding_backend.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"

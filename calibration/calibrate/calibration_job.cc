@@ -1,0 +1,235 @@
+#include "calibration/calibrate/calibration_job.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "calibration/calibrate/perplexity_increase.h"
+#include "calibration/calibrate/retrieval_windows.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/request/request_validation.h"
+
+namespace eta {
+namespace {
+
+absl::Status Unsupported(const std::string& message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, message,
+                   {.reason = "UNSUPPORTED_BY_MODEL"});
+}
+
+// NaN is no share.
+absl::Status CheckShare(const std::string& field, double value, double high) {
+  if (value > 0.0 && value <= high) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("must be greater than 0 and at most ", high));
+}
+
+// What only one of the two kinds of thresholds has.
+absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
+  const ModelConfig& config = info.config;
+  if (config.has_predictor) {
+    if (job.target.kind == ProfileTargetKind::kRetainedMass) {
+      return Unsupported(
+          "target.retained_mass: this model predicts thresholds, and a mass is of relative ones");
+    }
+    if (job.target.kind != ProfileTargetKind::kMatchDynamic || config.gate == Gate::kSilu) {
+      return absl::OkStatus();
+    }
+  }
+  constexpr char kAsk[] =
+      ": ask for head_density, union_density, max_perplexity_increase or retained_mass";
+  if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
+    return Unsupported(
+        absl::StrCat("target.match_dynamic: this model has no dynamic thresholds to match", kAsk));
+  }
+  if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
+    return Unsupported(absl::StrCat(
+        "target.dynamic_union_density: this model has no dynamic thresholds to read as much as",
+        kAsk));
+  }
+  constexpr char kNoBound[] =
+      ": this model's thresholds are relative: they compare an estimated mass, not a bound with a "
+      "width";
+  if (job.z_recall) return Unsupported(absl::StrCat("z_recall", kNoBound));
+  if (job.settings.z) return Unsupported(absl::StrCat("z", kNoBound));
+  if (config.has_relative_thresholds()) return absl::OkStatus();
+  return Unsupported(
+      "model: predicts no thresholds, and relative ones need an index of kind outlier "
+      "(--index=outlier)");
+}
+
+int64_t MostSequenceTokens(const Limits& limits) {
+  return std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
+}
+
+int32_t SequenceTokens(int32_t wanted, const Limits& limits) {
+  const int64_t tokens = wanted == 0 ? kDefaultSequenceTokens : wanted;
+  // cannot wrap: at most kMaxCalibrationRows
+  return static_cast<int32_t>(std::min(tokens, MostSequenceTokens(limits)));
+}
+
+absl::Status CheckSequenceTokens(int32_t wanted, int32_t block_size, const Limits& limits) {
+  const int64_t low = int64_t{kMinSequenceBlocks} * block_size;
+  const int64_t high = MostSequenceTokens(limits);
+  const int64_t tokens = wanted == 0 ? SequenceTokens(0, limits) : wanted;
+  if (tokens >= low && tokens <= high) return absl::OkStatus();
+  return InvalidField("sequence_tokens", absl::StrCat("must be ", low, " to ", high));
+}
+
+absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
+  const std::vector<std::vector<int32_t>>& samples = job.samples;
+  if (samples.empty()) return InvalidField("samples", "must not be empty");
+  if (!job.documents.empty() && job.documents.size() != samples.size()) {
+    return InvalidField("documents", "must be as many as samples, or none");
+  }
+  int64_t left = kMaxCalibrationTokens;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    left -= static_cast<int64_t>(samples[i].size());
+    if (left < 0) {
+      return InvalidField("samples",
+                          absl::StrCat("must have at most ", kMaxCalibrationTokens, " tokens"));
+    }
+    for (const int32_t id : samples[i]) {
+      if (id >= 0 && id < vocab_size) continue;
+      return InvalidField(absl::StrCat("samples[", i, "].token_ids.ids"),
+                          absl::StrCat("holds ", id, ": ids must be 0 to ", vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Refuses a bound on a perplexity or a mass that too few tokens would judge.
+absl::Status CheckVerdictTokens(const ProfileTarget& target, const SampleSplit& split) {
+  const auto check = [](const char* use, std::span<const std::vector<int32_t>> sequences) {
+    const int64_t tokens = MeasuredTokens(sequences);
+    if (tokens >= kMinVerdictTokens) return absl::OkStatus();
+    return InvalidField(
+        "samples",
+        absl::StrCat("are too short to judge a perplexity or a mass: the documents ", use,
+                     " must have at least ", kMinVerdictTokens,
+                     " tokens in the second halves of their sequences, and have ", tokens));
+  };
+  switch (target.kind) {
+    case ProfileTargetKind::kMaxPerplexityIncrease:
+    case ProfileTargetKind::kRetainedMass:
+      RETURN_IF_ERROR(
+          check("to choose on", split.choice.empty() ? split.calibration : split.choice));
+      return check("held out", split.held_out);
+    case ProfileTargetKind::kDynamicUnionDensity:
+      return check("held out", split.held_out);
+    case ProfileTargetKind::kMatchDynamic:
+    case ProfileTargetKind::kHeadDensity:
+    case ProfileTargetKind::kUnionDensity:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ProfileTarget DefaultTarget(const ModelConfig& config) {
+  return {config.has_predictor ? ProfileTargetKind::kDynamicUnionDensity
+                               : ProfileTargetKind::kMaxPerplexityIncrease,
+          kDefaultPerplexityIncrease};
+}
+
+absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const Limits& limits) {
+  RETURN_IF_ERROR(CheckShare("held_out", job.held_out, kMaxHeldOut));
+  RETURN_IF_ERROR(CheckShare("z_recall", job.z_recall.value_or(1.0), 1.0));
+  RETURN_IF_ERROR(CheckBounds("", job.settings));
+  if (info.config.gate == Gate::kNone) RETURN_IF_ERROR(RefuseGated("", job.settings));
+  RETURN_IF_ERROR(CheckShare("min_retrieval", job.min_retrieval.value_or(1.0), 1.0));
+  RETURN_IF_ERROR(CheckKind(job, info));
+  return CheckSequenceTokens(job.sequence_tokens, info.block_size, limits);
+}
+
+absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
+                                       const CalibrationJob& job) {
+  const ModelConfig& config = info.config;
+  if (!IsRequestId(job.id)) return InvalidField("id", kRequestIdRule);
+  RETURN_IF_ERROR(CheckJob(job, info, limits));
+  PreparedJob prepared;
+  prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;
+  prepared.beta = config.gate == Gate::kSilu ? config.beta : kUngatedBeta;
+
+  ProfileContent& content = prepared.content;
+  content.labels = job.labels;
+  content.model_fingerprint = info.model_fingerprint;
+  content.tokenizer_fingerprint = info.tokenizer_fingerprint;
+  content.geometry = {.layers = config.num_layers,
+                      .query_heads = config.num_query_heads,
+                      .block_size = info.block_size,
+                      .sub_block = info.sub_block};
+  content.formats = {.index = info.index, .kv_dtype = info.kv_dtype, .weights = info.weights};
+  AttentionChoice choice = {.mode = AttentionMode::kProfile,
+                            .profile = std::make_shared<const ThresholdProfile>(),
+                            .settings = job.settings};
+  content.settings = ResolveAttention(choice, config).used;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!field.in_profile) (content.settings.*member).reset();
+  });
+  if (config.has_predictor) {
+    content.thresholds.assign(
+        static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
+  } else {
+    content.relative_c = kDefaultRelativeC;
+    content.settings.z = 0.0f;
+    content.settings.uniform_floor = content.settings.temper_special = false;
+  }
+  content.target = job.target;
+  // Stand-ins, so that the other fields can be checked before anything is measured.
+  content.evidence = {.perplexity_full = 1.0,
+                      .perplexity_frozen = 1.0,
+                      .calibration_sequences = 1,
+                      .calibration_tokens = 1};
+  RETURN_IF_ERROR(CheckProfileContent(content));
+
+  RETURN_IF_ERROR(CheckSamples(job, config.vocab_size));
+  ASSIGN_OR_RETURN(
+      SampleSplit split,
+      SplitSamples(job.samples,
+                   {.sequence_tokens = SequenceTokens(job.sequence_tokens, limits),
+                    .min_tokens = kMinSequenceBlocks * info.block_size,
+                    .beginning = info.beginning,
+                    .held_out = job.held_out,
+                    .choice = config.has_predictor &&
+                              job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
+                   job.documents));
+  RETURN_IF_ERROR(CheckVerdictTokens(job.target, split));
+  prepared.split = std::move(split);
+  ProfileEvidence& evidence = content.evidence;
+  evidence.calibration_sequences = static_cast<int64_t>(prepared.split.calibration.size());
+  evidence.calibration_tokens = SampleSplit::Tokens(prepared.split.calibration);
+  evidence.held_out_sequences = static_cast<int64_t>(prepared.split.held_out.size());
+  evidence.held_out_tokens = SampleSplit::Tokens(prepared.split.held_out);
+  evidence.choice_sequences = static_cast<int64_t>(prepared.split.choice.size());
+  evidence.choice_tokens = SampleSplit::Tokens(prepared.split.choice);
+  evidence.calibration_documents = prepared.split.calibration_documents;
+  evidence.choice_documents = prepared.split.choice_documents;
+  evidence.held_out_documents = prepared.split.held_out_documents;
+  evidence.equal_documents = prepared.split.equal_documents + job.equal_documents;
+  return prepared;
+}
+
+absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared) {
+  size_t longest = 0;
+  for (const auto* side : {&prepared.split.calibration, &prepared.split.held_out}) {
+    for (const auto& sequence : *side) longest = std::max(longest, sequence.size());
+  }
+  const ModelConfig& config = engine.info().config;
+  prepared.needles = MakeRetrievalWindows(
+      prepared.split.held_out, prepared.split.calibration,
+      {.window_tokens = static_cast<int32_t>(longest),
+       .beginning = engine.info().beginning,
+       .reserved_ids = config.eos_ids,
+       .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); }});
+  if (!job.min_retrieval || !prepared.needles.empty()) return absl::OkStatus();
+  return InvalidField("samples",
+                      absl::StrCat("are too short, or have under ", kNeedleIds,
+                                   " different tokens, to hide needles in for min_retrieval"));
+}
+
+}  // namespace eta

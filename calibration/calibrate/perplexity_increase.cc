@@ -1,0 +1,50 @@
+#include "calibration/calibrate/perplexity_increase.h"
+
+#include <cmath>
+
+#include "calibration/calibrate/calibration_passes.h"
+
+namespace eta {
+namespace {
+
+double Percent(double difference_of_losses) {
+  return std::expm1(difference_of_losses) * 100.0;
+}
+
+template <typename Sequences>
+int64_t Sum(const Sequences& sequences) {
+  int64_t tokens = 0;
+  for (const auto& sequence : sequences) {
+    const auto after = static_cast<int64_t>(sequence.size()) - DecodeFrom(sequence) - 1;
+    if (after > 0) tokens += after;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+PerplexityIncrease IncreaseOver(const DecodeMeasurement& base, const DecodeMeasurement& measured) {
+  PerplexityIncrease increase = {.percent = (measured.perplexity / base.perplexity - 1.0) * 100.0,
+                                 .interval = {}};
+  if (base.losses.size() != measured.losses.size()) return increase;
+  std::vector<float> differences(measured.losses.size());
+  for (size_t i = 0; i < differences.size(); ++i) {
+    differences[i] = measured.losses[i] - base.losses[i];
+  }
+  const MeanInterval mean = BlockMeanInterval(differences);
+  if (!mean.half_width) return increase;
+  const PercentInterval interval = {.low = Percent(mean.mean - *mean.half_width),
+                                    .high = Percent(mean.mean + *mean.half_width)};
+  if (std::isfinite(interval.low) && std::isfinite(interval.high)) increase.interval = interval;
+  return increase;
+}
+
+int64_t MeasuredTokens(std::span<const std::vector<int32_t>> sequences) {
+  return Sum(sequences);
+}
+
+int64_t MeasuredTokens(std::span<const std::span<const int32_t>> sequences) {
+  return Sum(sequences);
+}
+
+}  // namespace eta
