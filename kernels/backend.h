@@ -32,9 +32,28 @@
 #include "absl/status/statusor.h"
 #include "kernels/batch.h"
 #include "kernels/block_bound.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta {
+
+// Of kernels/params: who calls an op includes its header.
+struct EmbedParams;
+struct RmsNormParams;
+struct MatMulParams;
+struct AddBiasParams;
+struct NormHeadsParams;
+struct RopeParams;
+struct AppendKvParams;
+struct ThresholdParams;
+struct SwiGluParams;
+struct SelectBlocksParams;
+struct ListBlocksParams;
+struct SelectPrefillParams;
+struct AttentionParams;
+struct RecallParams;
+struct ShadowParams;
+struct CalibrationParams;
+struct SampleParams;
 
 // Memory of a backend, freed on destruction. It is aligned for any op; its contents are undefined.
 class Buffer {
@@ -93,6 +112,7 @@ struct BlockRecord {
   RecordView View() const { return {mu, sigma, outlier, max_norm, mu_error, step, outlier_step}; }
 };
 
+// It is wide since each op of the model is one method.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -169,20 +189,5 @@ class Backend {
   // then.
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
 };
-
-struct BackendOptions {
-  std::string name = "cpu";
-  int num_threads = 0;  // cpu; 0: as many as usable_cpus.h says
-  bool amx = true;      // cpu; prefill uses AMX where the machine has it
-  int device = 0;       // cuda; index among the devices that the process sees
-  // cuda: the type of products; weights and their inputs are rounded to it. bfloat16, float16 or
-  // float32 (exact, slow). Sums are float32 in all three.
-  DType compute = DType::kBFloat16;
-};
-
-// NotFound, listing the backends of this build, for an unknown name. Unavailable, with the reason,
-// if the backend's device or its libraries are missing.
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
-std::vector<std::string> BackendNames();
 
 }  // namespace eta

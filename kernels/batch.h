@@ -14,6 +14,8 @@ namespace eta {
 // (IsSparsePrefill); decode reads the blocks it selects.
 enum class RowKind : uint8_t { kPrefill, kDecode };
 
+enum class Gate : uint8_t { kNone, kSilu };  // kNone: logits are not tempered
+
 // Operating point of one sequence (eta-semantics.md, "Selection" and "Defaults").
 struct AttentionOptions {
   float offset = 0.0f;          // a: tau_eff = tau - a; larger admits more

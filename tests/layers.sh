@@ -93,7 +93,7 @@ rooms engine base chat checkpoint model request tokenizer batching passes front
 rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry options identity limits calls profiles \
   calibrate generate stats admin health server etactl
-rooms training . reference cpu cuda model optimizer trainer data state progress evaluation export \
+rooms training . reference cpu cuda backends model optimizer trainer data state progress evaluation export \
   adaptation commands
 
 if [ "$broken" -eq 0 ]; then echo "layers: in order"; fi

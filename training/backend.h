@@ -18,7 +18,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +26,7 @@
 
 namespace eta::training {
 
+// It is wide since each op of a training step, forward and backward, is one method.
 class TrainingBackend {
  public:
   virtual ~TrainingBackend() = default;
@@ -92,17 +92,5 @@ class TrainingBackend {
   // Waits for all ops.
   virtual absl::Status Finish() = 0;
 };
-
-struct TrainingBackendOptions {
-  std::string name = "cpu";
-  int num_threads = 0;  // cpu; 0: as many as usable_cpus.h says
-  int num_devices = 1;  // cuda: the first so many devices of the host, one rank each
-};
-
-// The backends of one job, rank 0 first. NOT_FOUND, listing the backends of this build, for an
-// unknown name. UNAVAILABLE, with the reason, if a device or its libraries are missing.
-absl::StatusOr<std::vector<std::unique_ptr<TrainingBackend>>> MakeTrainingBackends(
-    const TrainingBackendOptions& options);
-std::vector<std::string> TrainingBackendNames();
 
 }  // namespace eta::training

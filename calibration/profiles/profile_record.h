@@ -15,7 +15,7 @@
 #include "engine/base/tenant.h"
 #include "engine/request/attention_settings.h"
 #include "kernels/dtype.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/request/request.h"
-#include "kernels/params.h"
+#include "kernels/params/sampling.h"
 
 namespace eta {
 

@@ -24,6 +24,7 @@
 #include "engine/request/prepared_request.h"
 #include "engine/request/request.h"
 #include "kernels/backend.h"
+#include "kernels/backends/make_backend.h"
 
 namespace eta {
 

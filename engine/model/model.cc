@@ -11,6 +11,9 @@
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
 
 namespace eta {
 

@@ -12,6 +12,8 @@
 #include "engine/model/kv_cache.h"
 #include "engine/model/model_config.h"
 #include "kernels/backend.h"
+#include "kernels/calibration_cells.h"
+#include "kernels/params/sampling.h"
 
 namespace eta {
 

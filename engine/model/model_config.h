@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/safetensors_header.h"
-#include "kernels/params.h"
+#include "kernels/batch.h"
+#include "kernels/kv_geometry.h"
+#include "kernels/rope_scaling.h"
 
 namespace eta {
 

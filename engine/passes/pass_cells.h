@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
 #include "kernels/backend.h"
+#include "kernels/calibration_cells.h"
 
 namespace eta {
 

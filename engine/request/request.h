@@ -21,7 +21,7 @@
 #include "engine/request/attention_sums.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
-#include "kernels/params.h"
+#include "kernels/params/sampling.h"
 
 namespace eta {
 

@@ -11,7 +11,7 @@
 
 #include "engine/request/attention_settings.h"
 #include "kernels/dtype.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta {
 

@@ -11,7 +11,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"
-#include "kernels/list_blocks.h"
+#include "kernels/reference/ops.h"
 #include "kernels/system/failpoint.h"
 #include "kernels/system/usable_cpus.h"
 
@@ -134,7 +134,9 @@ class CpuBackend final : public Backend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     cpu::SelectBlocks(context_, params);
   }
-  void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
+  void ListBlocks(const ListBlocksParams& params) override {
+    reference::ListBlocks(batch_, params);
+  }
   void SelectPrefillBlocks(const SelectPrefillParams& params) override {
     cpu::SelectPrefillBlocks(context_, params);
   }

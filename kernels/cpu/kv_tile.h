@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta::cpu {
 

@@ -7,7 +7,10 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
-#include "kernels/params.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/sampling.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cpu {
 

@@ -18,7 +18,10 @@
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/cuda/rows/matmul.h"
-#include "kernels/params.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::cuda {
 

@@ -11,6 +11,11 @@
 
 #include "kernels/backend.h"
 #include "kernels/block_bound.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/sampling.h"
+#include "kernels/params/selection.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::reference {
 
@@ -145,6 +150,7 @@ void Rope(const BatchView& batch, const RopeParams& params);                    
 void AppendKv(const BatchView& batch, const AppendKvParams& params);            // block_index.cc
 void PredictThresholds(const BatchView& batch, const ThresholdParams& params);  // pointwise.cc
 void SelectBlocks(const BatchView& batch, const SelectBlocksParams& params);    // block_select.cc
+void ListBlocks(const BatchView& batch, const ListBlocksParams& params);        // list_blocks.cc
 void SelectPrefillBlocks(const BatchView& batch,
                          const SelectPrefillParams& params);                  // prefill_select.cc
 void DecodeAttention(const BatchView& batch, const AttentionParams& params);  // decode_attention.cc

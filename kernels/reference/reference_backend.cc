@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/checks.h"
-#include "kernels/list_blocks.h"
 #include "kernels/reference/ops.h"
 
 namespace eta::reference {
@@ -120,7 +119,9 @@ class ReferenceBackend final : public Backend {
   void SelectBlocks(const SelectBlocksParams& params) override {
     reference::SelectBlocks(batch_, params);
   }
-  void ListBlocks(const ListBlocksParams& params) override { eta::ListBlocks(batch_, params); }
+  void ListBlocks(const ListBlocksParams& params) override {
+    reference::ListBlocks(batch_, params);
+  }
   void SelectPrefillBlocks(const SelectPrefillParams& params) override {
     reference::SelectPrefillBlocks(batch_, params);
   }

@@ -12,6 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/params/layer.h"
+#include "kernels/rope_scaling.h"
 #include "tests/testing/fuzz/input_reader.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/near_ties.h"

@@ -13,6 +13,7 @@
 #include "calibration/evaluation/cases/score.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/golden/golden_folder.h"
 
 namespace eta {

@@ -14,6 +14,7 @@
 #include "calibration/evaluation/attention/named_rival.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "engine/checkpoint/safetensors.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/golden/golden_array.h"
 #include "tests/testing/golden/golden_folder.h"
 

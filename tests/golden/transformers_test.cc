@@ -14,6 +14,7 @@
 #include "calibration/evaluation/cases/score.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 
 namespace eta {
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "training/backend.h"
+#include "training/backends/make_backends.h"
 #include "training/commands/rank_source.h"
 #include "training/model/training_model.h"
 #include "training/trainer/trainer.h"

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "training/backend.h"
+#include "training/backends/make_backends.h"
 #include "training/data/training_data.h"
 #include "training/evaluation/held_out.h"
 #include "training/trainer/trainer.h"

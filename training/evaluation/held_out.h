@@ -13,6 +13,7 @@
 #include "calibration/needles/needle_windows.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "kernels/backend.h"
+#include "kernels/backends/make_backend.h"
 
 namespace eta {
 class Tokenizer;

@@ -5,7 +5,6 @@
 
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/rivals/rival.h"
-#include "kernels/params.h"
 
 namespace eta {
 

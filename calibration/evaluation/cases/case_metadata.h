@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/batch.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta {
 

@@ -10,6 +10,9 @@
 #include "calibration/evaluation/cases/case_tensors.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
+#include "kernels/tensor_view.h"
 
 namespace eta {
 namespace {

@@ -13,7 +13,9 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/model_config.h"
+#include "kernels/backends/make_backend.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/layer.h"
 
 namespace eta {
 

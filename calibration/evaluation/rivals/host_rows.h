@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/tensor_view.h"
 
 namespace eta {
 

@@ -9,6 +9,7 @@
 #include "calibration/evaluation/rivals/block_scores.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/workers.h"
+#include "kernels/params/layer.h"
 
 namespace eta {
 

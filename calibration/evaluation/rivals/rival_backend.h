@@ -14,6 +14,7 @@
 #include "calibration/evaluation/rivals/rival.h"
 #include "kernels/cpu/workers.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/selection.h"
 
 namespace eta {
 

@@ -15,6 +15,7 @@
 #include "engine/model/model_config.h"
 #include "engine/request/tempered_keys.h"
 #include "kernels/backend.h"
+#include "kernels/params/sampling.h"
 
 namespace eta {
 

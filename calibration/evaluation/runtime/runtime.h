@@ -12,6 +12,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model_config.h"
 #include "kernels/backend.h"
+#include "kernels/backends/make_backend.h"
 
 namespace eta {
 

@@ -6,7 +6,8 @@
 
 #include "hwy/detect_targets.h"
 #include "kernels/cpu/context.h"
-#include "kernels/params.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cpu {
 

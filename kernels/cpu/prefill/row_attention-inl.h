@@ -29,7 +29,7 @@
 #include "kernels/cpu/simd/kv_elements-inl.h"
 #include "kernels/cpu/simd/simd_math-inl.h"
 #include "kernels/cpu/tempered.h"
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {

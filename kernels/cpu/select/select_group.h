@@ -11,7 +11,8 @@
 
 #include "kernels/batch.h"
 #include "kernels/cpu/kv_tile.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cpu {
 

@@ -7,7 +7,7 @@
 #include "kernels/batch.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/select/select_group.h"
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cpu {
 

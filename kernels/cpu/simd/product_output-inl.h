@@ -16,7 +16,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
-#include "kernels/params.h"
+#include "kernels/tensor_view.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda {
 

@@ -5,7 +5,7 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/step_view.h"
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda::decode {
 

@@ -23,7 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 #ifdef __CUDACC__
 #define ETA_HOST_DEVICE __host__ __device__ __forceinline__

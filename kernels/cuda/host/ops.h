@@ -14,7 +14,12 @@
 
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/step_view.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
+#include "kernels/rope_scaling.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::cuda {
 

@@ -10,7 +10,8 @@
 #include "kernels/batch.h"
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/host/transfer.h"
-#include "kernels/params.h"
+#include "kernels/params/sampling.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda {
 

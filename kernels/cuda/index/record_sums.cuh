@@ -11,6 +11,7 @@
 #include "kernels/cuda/device/kv_elements.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/rows/head_vector.cuh"
+#include "kernels/params/layer.h"
 
 namespace eta::cuda {
 

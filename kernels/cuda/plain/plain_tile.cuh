@@ -15,7 +15,7 @@
 #include "kernels/cuda/device/kv_elements.cuh"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/step_view.h"
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda::plain {
 

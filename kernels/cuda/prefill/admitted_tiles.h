@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/ops.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/host/step_view.h"
-#include "kernels/params.h"
+#include "kernels/kv_geometry.h"
 
 namespace eta::cuda {
 

@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/host/cublas_lt.h"
 #include "kernels/cuda/host/device.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::cuda {
 

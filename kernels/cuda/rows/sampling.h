@@ -20,7 +20,8 @@
 #include <span>
 
 #include "kernels/cuda/host/ops.h"
-#include "kernels/params.h"
+#include "kernels/params/sampling.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::cuda {
 

@@ -11,7 +11,7 @@
 #include "kernels/cuda/host/step_view.h"
 #include "kernels/cuda/select/row_threshold.cuh"
 #include "kernels/cuda/select/screen.cuh"
-#include "kernels/params.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda {
 

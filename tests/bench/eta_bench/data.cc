@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/params/layer.h"
 #include "kernels/quantize.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 

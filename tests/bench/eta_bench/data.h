@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/workers.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::bench {
 

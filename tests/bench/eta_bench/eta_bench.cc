@@ -30,6 +30,7 @@
 #include <iterator>
 
 #include "engine/model/kv_cache.h"
+#include "kernels/backends/make_backend.h"
 #include "kernels/system/usable_cpus.h"
 #include "tests/bench/machine_limits.h"
 #if ETA_BENCH_CUDA

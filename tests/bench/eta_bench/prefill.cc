@@ -8,6 +8,9 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/calibration_cells.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
 #include "kernels/system/usable_cpus.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/rows.h"

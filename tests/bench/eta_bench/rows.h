@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/params/selection.h"
 #include "tests/bench/eta_bench/data.h"
 
 namespace eta::bench {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/selection.h"
 
 namespace eta::bench {
 

@@ -8,6 +8,10 @@
 #include <span>
 #include <sstream>
 
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
+
 namespace eta::testing {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/calibration_cells.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {

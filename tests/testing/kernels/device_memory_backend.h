@@ -13,6 +13,10 @@
 #include <vector>
 
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/calibration.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/sampling.h"
+#include "kernels/params/selection.h"
 
 namespace eta::testing {
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/backends/make_backend.h"
 #include "kernels/cpu/targets.h"
 
 namespace eta::testing {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::testing {
 

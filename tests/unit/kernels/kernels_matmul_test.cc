@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "kernels/params/layer.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/params/layer.h"
+#include "kernels/rope_scaling.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "kernels/params/sampling.h"
 #include "tests/testing/base/special_floats.h"
 #include "tests/testing/kernels/kernel_harness.h"
 

@@ -9,6 +9,7 @@
 #include "calibration/evaluation/rivals/kept_blocks.h"
 #include "kernels/cpu/workers.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/selection.h"
 
 namespace eta {
 

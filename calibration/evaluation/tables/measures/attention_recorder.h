@@ -8,6 +8,8 @@
 #include "calibration/evaluation/tables/measures/recorded_attention.h"
 #include "engine/model/model_config.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
 
 namespace eta {
 

@@ -4,7 +4,10 @@
 #include <numeric>
 
 #include "engine/base/status_macros.h"
+#include "kernels/backends/make_backend.h"
 #include "kernels/block_bound.h"
+#include "kernels/params/layer.h"
+#include "kernels/tensor_view.h"
 
 namespace eta {
 

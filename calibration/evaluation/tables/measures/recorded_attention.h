@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/batch.h"
-#include "kernels/params.h"
 
 namespace eta {
 

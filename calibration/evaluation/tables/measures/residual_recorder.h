@@ -8,6 +8,7 @@
 #include "calibration/evaluation/tables/measures/attention_recorder.h"
 #include "engine/model/model_config.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/sampling.h"
 
 namespace eta {
 

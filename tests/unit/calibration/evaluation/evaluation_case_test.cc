@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/calibration/evaluation_fixture.h"
 
 namespace eta {

@@ -13,6 +13,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/calibration/evaluation_fixture.h"
 
 namespace eta {

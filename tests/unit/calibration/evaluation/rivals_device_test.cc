@@ -21,6 +21,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/kernels/deferring_backend.h"
 #include "tests/testing/kernels/device_memory_backend.h"

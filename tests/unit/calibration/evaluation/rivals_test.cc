@@ -21,6 +21,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "kernels/block_bound.h"
 #include "tests/testing/engine/tiny_model.h"
 

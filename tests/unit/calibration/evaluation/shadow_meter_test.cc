@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/engine/tiny_model.h"
 
 namespace eta::testing {

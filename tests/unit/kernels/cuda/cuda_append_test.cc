@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/device/kv_tile.h"
+#include "kernels/params/layer.h"
 #include "kernels/quantize.h"
 #include "tests/testing/kernels/kernel_harness.h"
 

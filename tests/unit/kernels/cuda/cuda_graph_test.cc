@@ -21,6 +21,8 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "kernels/backends/make_backend.h"
+#include "kernels/params/layer.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/kernels/kernel_harness.h"
 

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
 namespace eta::testing {

@@ -21,6 +21,7 @@
 #include "calibration/evaluation/tables/measures/threshold_regression.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/golden/golden_folder.h"
 
 namespace eta {

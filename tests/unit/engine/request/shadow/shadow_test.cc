@@ -13,6 +13,7 @@
 #include "engine/request/request_validation.h"
 #include "engine/request/shadow/shadow_sampler.h"
 #include "kernels/forwarding_backend.h"
+#include "kernels/params/calibration.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 

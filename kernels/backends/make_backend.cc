@@ -1,4 +1,4 @@
-#include "kernels/backend.h"
+#include "kernels/backends/make_backend.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,8 +1,11 @@
-#include "kernels/list_blocks.h"
+// ListBlocks packs the blocks that the host chose into lists and counts. The CPU backend takes this
+// form too, since the op is for evaluation.
 
 #include <algorithm>
 
-namespace eta {
+#include "kernels/reference/ops.h"
+
+namespace eta::reference {
 namespace {
 
 // The list of one (row, KV head) with T keys, and its counts.
@@ -55,4 +58,4 @@ void ListBlocks(const BatchView& batch, const ListBlocksParams& params) {
   }
 }
 
-}  // namespace eta
+}  // namespace eta::reference

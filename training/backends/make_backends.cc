@@ -1,4 +1,4 @@
-#include "training/backend.h"
+#include "training/backends/make_backends.h"
 
 #include <utility>
 
