@@ -15,7 +15,6 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/step_plan.h"
-#include "kernels/cuda/host/targets.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/cuda/index/unpack_record.h"
 #include "kernels/cuda/prefill/admitted_tiles.h"
@@ -23,6 +22,7 @@
 #include "kernels/cuda/program.h"
 #include "kernels/cuda/rows/matmul.h"
 #include "kernels/cuda/rows/sampling.h"
+#include "kernels/cuda/targets.h"
 
 namespace eta::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/host/targets.h"
+#include "kernels/cuda/targets.h"
 
 #include <algorithm>
 #include <cstring>
