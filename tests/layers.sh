@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Keeps the order of the layers, kernels <- engine <- calibration <- service, proto <- service,
-# calibration <- training, and of the rooms inside engine, calibration, service and training: a room sees the
-# rooms before it in its list, and no others.
+# calibration <- training, and of the rooms inside each of them: a room sees the rooms before it in
+# its list, and no others.
 # Reads include lines only; prints every line that breaks a rule.
 set -euo pipefail
 cd "${1:-$(dirname "$(readlink -f "$0")")/..}"
@@ -89,6 +89,7 @@ one "only one file sees OpenBLAS" '(cblas|openblas)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees SentencePiece" 'sentencepiece'
 
+rooms kernels system . params reference cpu cuda backends
 rooms engine base chat checkpoint model request tokenizer batching passes front
 rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry options identity limits calls profiles \
