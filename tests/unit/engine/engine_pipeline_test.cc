@@ -47,7 +47,8 @@ Act Fail(absl::Status status) {
 }
 
 // A greedy request for ids and text.
-Request Ask(const std::string& id, int32_t prompt_tokens, int32_t max_tokens, uint32_t seed = 1) {
+Request RequestOf(const std::string& id, int32_t prompt_tokens, int32_t max_tokens,
+                  uint32_t seed = 1) {
   Request request = Greedy(Prompt(prompt_tokens, seed), max_tokens);
   request.id = id;
   return request;
@@ -152,7 +153,7 @@ class Pipeline : public ::testing::Test {
 };
 
 TEST_F(Pipeline, EveryStepOfAStreamButTheFirstIsPrepared) {
-  ExpectTheSame({{0, Join(Ask("a", 20, 50))}});
+  ExpectTheSame({{0, Join(RequestOf("a", 20, 50))}});
   // The prompt's step draws the first token, 49 decode steps the others.
   EXPECT_EQ(prepared(), 48);
   EXPECT_EQ(discarded(), 0);
@@ -162,7 +163,7 @@ TEST_F(Pipeline, EveryStepOfAStreamButTheFirstIsPrepared) {
 TEST_F(Pipeline, SixStreamsAreToo) {
   Script script;
   for (uint32_t i = 0; i < 6; ++i) {
-    script.insert({0, Join(Ask("s" + std::to_string(i), 5, 60, i))});
+    script.insert({0, Join(RequestOf("s" + std::to_string(i), 5, 60, i))});
   }
   ExpectTheSame(script);
   EXPECT_EQ(prepared(), 58);
@@ -175,30 +176,31 @@ TEST_F(Pipeline, MoreStreamsThanLogitsFitAtOnceAreToo) {
   options.batcher = {.max_running = 70, .max_step_tokens = 140};
   Script script;
   for (uint32_t i = 0; i < 70; ++i) {
-    script.insert({0, Join(Ask("s" + std::to_string(i), 2, 8, i))});
+    script.insert({0, Join(RequestOf("s" + std::to_string(i), 2, 8, i))});
   }
   ExpectTheSame(script, options);
   EXPECT_EQ(prepared(), 6);
 }
 
 TEST_F(Pipeline, TheTokenThatEndsAnAnswerDiscardsTheStepAfterIt) {
-  const Outcome whole = ExpectTheSame({{0, Join(Ask("a", 20, 40))}, {0, Join(Ask("b", 7, 60, 2))}});
+  const Outcome whole =
+      ExpectTheSame({{0, Join(RequestOf("a", 20, 40))}, {0, Join(RequestOf("b", 7, 60, 2))}});
   EXPECT_EQ(discarded(), 0);
-  Request stops = Ask("a", 20, 40);
+  Request stops = RequestOf("a", 20, 40);
   stops.stopping.stop_ids = {whole.ids[0][12]};
-  const Outcome cut = ExpectTheSame({{0, Join(stops)}, {0, Join(Ask("b", 7, 60, 2))}});
+  const Outcome cut = ExpectTheSame({{0, Join(stops)}, {0, Join(RequestOf("b", 7, 60, 2))}});
   EXPECT_EQ(discarded(), 1);
   EXPECT_LE(cut.ids[0].size(), 12u);
   EXPECT_EQ(cut.ids[1], whole.ids[1]);
 }
 
 TEST_F(Pipeline, WhoComesOrGoesDiscardsAndTheNextStepsArePreparedAgain) {
-  const Script alone = {{0, Join(Ask("a", 20, 100))}};
+  const Script alone = {{0, Join(RequestOf("a", 20, 100))}};
   ExpectTheSame(alone);
   const int undisturbed = prepared();
 
   Script script = alone;
-  script.insert({20, Join(Ask("b", 20, 100, 2))});
+  script.insert({20, Join(RequestOf("b", 20, 100, 2))});
   ExpectTheSame(script);
   EXPECT_EQ(discarded(), 1);
   script.insert({40, Leave(1)});
@@ -210,25 +212,25 @@ TEST_F(Pipeline, WhoComesOrGoesDiscardsAndTheNextStepsArePreparedAgain) {
 TEST_F(Pipeline, WhoWaitsForASlotDisturbsNobody) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_running = 1;
-  Script script = {{0, Join(Ask("a", 20, 60))}};
-  for (int i = 1; i < 4; ++i) script.insert({10 * i, Join(Ask("w", 9, 5, 7))});
+  Script script = {{0, Join(RequestOf("a", 20, 60))}};
+  for (int i = 1; i < 4; ++i) script.insert({10 * i, Join(RequestOf("w", 9, 5, 7))});
   script.insert({45, Leave(2)});
   ExpectTheSame(script, options);
   EXPECT_EQ(discarded(), 1) << "only the one who left the queue settles what there is";
 }
 
 TEST_F(Pipeline, ADeadlineBetweenTwoStepsIsKept) {
-  ExpectTheSame({{0, Join(Ask("a", 20, 100))}, {3, JoinFor(Ask("b", 20, 100, 2), 25)}});
+  ExpectTheSame({{0, Join(RequestOf("a", 20, 100))}, {3, JoinFor(RequestOf("b", 20, 100, 2), 25)}});
   EXPECT_EQ(discarded(), 2);
 }
 
 TEST_F(Pipeline, WaitsForSlotsArePredictedAlike) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_running = 1;
-  const Outcome outcome = ExpectTheSame({{0, Join(Ask("a", 20, 30))},
-                                         {0, Join(Ask("b", 20, 40))},
-                                         {40, JoinFor(Ask("refused", 20, 1, 2), 20)},
-                                         {40, JoinFor(Ask("waits", 20, 1, 3), 21)}},
+  const Outcome outcome = ExpectTheSame({{0, Join(RequestOf("a", 20, 30))},
+                                         {0, Join(RequestOf("b", 20, 40))},
+                                         {40, JoinFor(RequestOf("refused", 20, 1, 2), 20)},
+                                         {40, JoinFor(RequestOf("waits", 20, 1, 3), 21)}},
                                         options);
   EXPECT_EQ(outcome.ids[2].size(), 0u);
   EXPECT_EQ(outcome.ids[3].size(), 0u);
@@ -239,8 +241,8 @@ TEST_F(Pipeline, WaitsForSlotsArePredictedAlike) {
 TEST_F(Pipeline, ASlowReaderPausesAndGoesOn) {
   ScriptedEngine::Options options = Options();
   options.batcher.max_congestion = seconds(60);
-  ExpectTheSame({{0, Join(Ask("a", 20, 80))},
-                 {0, Join(Ask("b", 20, 80, 2))},
+  ExpectTheSame({{0, Join(RequestOf("a", 20, 80))},
+                 {0, Join(RequestOf("b", 20, 80, 2))},
                  {12, Congest(0, true)},
                  {30, Congest(0, false)},
                  {40, Congest(1, true)}},
@@ -254,7 +256,8 @@ TEST_F(Pipeline, BlocksTakenEarlyChangeNoPreemptionAndNoCachedPrefix) {
   options.num_blocks = 14;
   Script script;
   for (uint32_t i = 0; i < 6; ++i) {
-    script.insert({static_cast<int>(9 * i), Join(Ask("p" + std::to_string(i), 40, 60, i % 2))});
+    script.insert(
+        {static_cast<int>(9 * i), Join(RequestOf("p" + std::to_string(i), 40, 60, i % 2))});
   }
   for (int i = 0; i < 12; ++i) {
     script.insert({17 * i + 5, Congest(static_cast<size_t>(i % 6) / 2, i % 2 == 0)});
@@ -267,8 +270,8 @@ TEST_F(Pipeline, BlocksTakenEarlyChangeNoPreemptionAndNoCachedPrefix) {
 TEST_F(Pipeline, ABlockTakenEarlyForOneWhoThenPausesGoesBack) {
   ScriptedEngine::Options options = Options();
   options.num_blocks = 5;  // of 16 tokens: two each, and one that the other needs a step later
-  const Outcome outcome = ExpectTheSame({{0, Join(Ask("pauses", 21, 20))},
-                                         {0, Join(Ask("goes on", 20, 20, 2))},
+  const Outcome outcome = ExpectTheSame({{0, Join(RequestOf("pauses", 21, 20))},
+                                         {0, Join(RequestOf("goes on", 20, 20, 2))},
                                          {12, Congest(0, true)},
                                          {30, Congest(0, false)}},
                                         options);
@@ -279,10 +282,10 @@ TEST_F(Pipeline, AStepThatFailsIsRepeatedOrEndsAllAsBefore) {
   for (const absl::Status& status :
        {absl::ResourceExhaustedError("scratch"), absl::InternalError("an illegal access")}) {
     for (int step = 0; step < 14; ++step) {
-      Request sampled = Ask("b", 70, 9, 2);
+      Request sampled = RequestOf("b", 70, 9, 2);
       sampled.sampling.temperature = 0.8f;
       sampled.sampling.seed = 5;
-      ExpectTheSame({{0, Join(Ask("a", 20, 12))}, {1, Join(sampled)}, {step, Fail(status)}});
+      ExpectTheSame({{0, Join(RequestOf("a", 20, 12))}, {1, Join(sampled)}, {step, Fail(status)}});
     }
   }
 }
@@ -293,12 +296,12 @@ TEST_F(Pipeline, ATokenThatBreaksTheModelEndsItsRequestOnly) {
   ScriptedEngine::Options options = Options();
   options.model_dir = broken.path();
   options.allow_nonfinite_weights = true;
-  Request request = Ask("a", 20, 30);
+  Request request = RequestOf("a", 20, 30);
   const Outcome sound = ExpectTheSame({{0, Join(request)}}, options);
   request.sampling.bias = {{kBroken, 100.0f}};
   request.stopping.max_tokens = 30;
   const Outcome outcome =
-      ExpectTheSame({{0, Join(Ask("b", 9, 30, 3))}, {6, Join(request)}}, options);
+      ExpectTheSame({{0, Join(RequestOf("b", 9, 30, 3))}, {6, Join(request)}}, options);
   EXPECT_EQ(outcome.ids[1], std::vector<int32_t>{kBroken});
   EXPECT_EQ(outcome.ids[0].size(), 30u);
   EXPECT_EQ(sound.ids[0].size(), 30u);
@@ -307,7 +310,7 @@ TEST_F(Pipeline, ATokenThatBreaksTheModelEndsItsRequestOnly) {
 TEST_F(Pipeline, PassesBesideStreamsMeasureTheSame) {
   const auto run = [this](Backend& backend) {
     ScriptedEngine engine(Options(), backend);
-    engine.Submit(Ask("a", 20, 300));
+    engine.Submit(RequestOf("a", 20, 300));
     const auto recorder = std::make_shared<PassRecorder>();
     for (int step = 0; step < 5000; ++step) {
       if (step == 10) {
@@ -360,8 +363,8 @@ class RandomScript {
   bool Chance(int one_in) { return Between(1, one_in) == 1; }
 
   Request MakeRequest(int i) {
-    Request request = Ask("r" + std::to_string(i), Between(1, 90), Between(1, 60),
-                          static_cast<uint32_t>(Between(1, 4)));
+    Request request = RequestOf("r" + std::to_string(i), Between(1, 90), Between(1, 60),
+                                static_cast<uint32_t>(Between(1, 4)));
     if (Chance(2)) {
       request.sampling.temperature = 0.9f;
       request.sampling.top_k = Chance(2) ? 0 : 20;

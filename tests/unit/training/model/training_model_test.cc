@@ -10,6 +10,7 @@
 #include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/training/toy_model.h"
 #include "training/cpu/cpu_backend.h"
