@@ -102,8 +102,9 @@ class Reader {
     for (size_t i = 0; tokens_.size() < static_cast<size_t>(most); ++i) {
       tokens_.push_back(tokens_[i % once]);
     }
-    AttentionChoice choice = {.mode = AttentionMode::kDynamic, .sparse_prefill = true};
-    if (!options.reads.empty()) choice.shared_reads = options.reads == "shared";
+    AttentionChoice choice = {.mode = AttentionMode::kDynamic,
+                              .settings = {.sparse_prefill = true}};
+    if (!options.reads.empty()) choice.settings.shared_reads = options.reads == "shared";
     attention_ = ResolveAttention(choice, config());
     if (attention_.temper_special) {
       tempered_ = TemperedKeys(tokenizer->special_ids(), most);

@@ -13,6 +13,7 @@
 
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "training/backend.h"
+#include "training/backends/make_backends.h"
 #include "training/model/parameters.h"
 #include "training/model/training_model.h"
 #include "training/trainer/trainer.h"
