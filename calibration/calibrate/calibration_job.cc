@@ -16,9 +16,11 @@
 namespace eta {
 namespace {
 
+// `message`: the field, a colon and a sentence.
 absl::Status Unsupported(const std::string& message) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, message,
-                   {.reason = "UNSUPPORTED_BY_MODEL"});
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, message,
+      {.reason = "UNSUPPORTED_BY_MODEL", .field = message.substr(0, message.find(':'))});
 }
 
 // NaN is no share.
@@ -140,7 +142,10 @@ absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const L
   RETURN_IF_ERROR(CheckShare("held_out", job.held_out, kMaxHeldOut));
   RETURN_IF_ERROR(CheckShare("z_recall", job.z_recall.value_or(1.0), 1.0));
   RETURN_IF_ERROR(CheckBounds("", job.settings));
-  if (info.config.gate == Gate::kNone) RETURN_IF_ERROR(RefuseGated("", job.settings));
+  if (info.config.gate == Gate::kNone) {
+    const absl::Status gated = RefuseGated("", job.settings);
+    if (!gated.ok()) return Unsupported(std::string(gated.message()));
+  }
   RETURN_IF_ERROR(CheckShare("min_retrieval", job.min_retrieval.value_or(1.0), 1.0));
   RETURN_IF_ERROR(CheckKind(job, info));
   return CheckSequenceTokens(job.sequence_tokens, info.block_size, limits);

@@ -537,7 +537,7 @@ TEST(Calibrate, PlainModelGetsOneRelativeThreshold) {
     EXPECT_EQ(content.settings.uniform_floor, false);
     EXPECT_EQ(content.settings.z, 0.0f);
     EXPECT_EQ(content.settings.sink_blocks, 1);
-    EXPECT_TRUE(content.settings.shared_reads);
+    EXPECT_EQ(content.settings.shared_reads, true);
     EXPECT_EQ(content.reached.soft_density, 0.0);
     EXPECT_FALSE(content.evidence.perplexity_dynamic);
     EXPECT_FALSE(result->dynamic);
@@ -574,7 +574,7 @@ TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
   const auto plain = RunJob(OnPlain(), job);
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->content.settings.sink_blocks, 2);
-  EXPECT_FALSE(plain->content.settings.shared_reads);
+  EXPECT_EQ(plain->content.settings.shared_reads, false);
   EXPECT_EQ(plain->content.settings.min_mass, 0.75f);
   EXPECT_EQ(plain->content.settings.offset, 0.5f);
   job.settings.temper_special = true;
@@ -583,16 +583,16 @@ TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
   const auto gated = RunJob(OnGated(), job);
   ASSERT_TRUE(gated.ok()) << gated.status();
   EXPECT_EQ(gated->content.settings.sink_blocks, 1);
-  EXPECT_TRUE(gated->content.settings.shared_reads);
-  EXPECT_TRUE(gated->content.settings.temper_special);
+  EXPECT_EQ(gated->content.settings.shared_reads, true);
+  EXPECT_EQ(gated->content.settings.temper_special, true);
   const auto measured =
       MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(gated->content));
   EXPECT_NEAR(measured.union_density, 0.7, kDensityTolerance);
   const auto usual = RunJob(OnGated(), MatchJob());
   ASSERT_TRUE(usual.ok()) << usual.status();
   EXPECT_EQ(usual->content.settings.sink_blocks, 0);
-  EXPECT_FALSE(usual->content.settings.shared_reads);
-  EXPECT_FALSE(usual->content.settings.temper_special);
+  EXPECT_EQ(usual->content.settings.shared_reads, false);
+  EXPECT_EQ(usual->content.settings.temper_special, false);
   EXPECT_EQ(usual->content.settings.min_mass, std::nullopt);
 }
 

@@ -466,9 +466,7 @@ TEST(EtactlProfileText, RecommendsDynamicAttentionWhereAStagedProfileLosesNeedle
 
 TEST(EtactlProfileText, ShowsARelativeThreshold) {
   v1::Profile profile = LegalProfile();
-  EXPECT_THAT(
-      DescribeProfile(profile),
-      HasSubstr("sink_blocks 0, reads own, confirm false, prefill full, special_keys attend\n"));
+  EXPECT_THAT(DescribeProfile(profile), HasSubstr("floor uniform, sink_blocks 0, confirm false\n"));
   profile.set_relative_threshold(-4.25f);
   profile.set_sink_blocks(1);
   profile.set_reads(v1::READS_SHARED);
@@ -481,7 +479,7 @@ TEST(EtactlProfileText, ShowsARelativeThreshold) {
   EXPECT_THAT(text, HasSubstr("thresholds: relative, c -4.25, blocks of 64 tokens\n"
                               "calibrated on: index outlier, cache float16, weights int8\n"
                               "requests run with: offset 0, sink_blocks 1, reads shared, confirm "
-                              "false, prefill full, min_mass 0.75\n"
+                              "false, min_mass 0.75\n"
                               "target: at least 0.95 of full attention's mass; on the samples: "
                               "head density "));
   EXPECT_THAT(text, Not(HasSubstr("soft density")));
