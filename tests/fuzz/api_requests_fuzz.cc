@@ -81,7 +81,8 @@ void Calibrate(InputReader& reader) {
   Require(plan->put.expected_version.value_or(0) >= 0);
   Require(plan->put.request_id.empty() == plan->put.payload_digest.empty());
   Require(eta::CheckRequestIdentity(plan->put.request_id, plan->put.payload_digest).ok());
-  Require(plan->job.settings.offset >= -100 && plan->job.settings.offset <= 100);
+  const float offset = plan->job.settings.offset.value_or(0);
+  Require(offset >= -100 && offset <= 100);
   Require(plan->job.settings.z.value_or(0) >= 0 && plan->job.settings.z.value_or(0) <= 16);
   Require(plan->job.held_out >= 0 && plan->job.held_out < 1);
   Require(plan->job.documents.size() == static_cast<size_t>(message.samples_size()));
