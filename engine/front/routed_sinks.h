@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/front/routed_requests.h"
 #include "engine/request/pass.h"
 #include "engine/request/prepared_request.h"
 #include "engine/request/request.h"
-#include "engine/front/routed_requests.h"
 
 namespace eta {
 

@@ -10,9 +10,9 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/batching/estimates/prefill_throughput.h"
+#include "engine/front/submission_queue.h"
 #include "engine/model/rope_base.h"
 #include "engine/request/request_validation.h"
-#include "engine/front/submission_queue.h"
 
 namespace eta {
 namespace {

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"
 #include "engine/model/rope_base.h"
@@ -20,7 +21,6 @@
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"
 #include "engine/request/request_validation.h"
-#include "engine/front/warm_up.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/front/chat_prompts.h"
 #include "engine/front/dispatcher.h"
 #include "engine/front/engine.h"
-#include "engine/front/chat_prompts.h"
 #include "engine/front/request_intake.h"
+#include "engine/front/submission_queue.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/request/shadow/live_mass.h"
-#include "engine/front/submission_queue.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {

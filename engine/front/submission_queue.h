@@ -19,8 +19,8 @@
 #include "engine/base/mutex.h"
 #include "engine/batching/sequence.h"
 #include "engine/front/engine.h"
-#include "engine/passes/pass_run.h"
 #include "engine/front/queue_ledger.h"
+#include "engine/passes/pass_run.h"
 #include "engine/request/limits.h"
 
 namespace eta {

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/calibrate/promises.h"
+#include "calibration/profiles/threshold_profile_of.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
