@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
+#include <memory>
+#include <numeric>
+#include <vector>
 
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
@@ -140,6 +144,65 @@ TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
   misses.Reset();
   EXPECT_TRUE(arms.Score("full", *windows, 200).ok());
   EXPECT_EQ(misses.counts().keys, 0) << "nothing is chosen";
+}
+
+// Only its memory is a backend's: the caches are addresses alone.
+class Unmoved : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void Plan(const BatchView&) override {}
+  void AppendKv(const AppendKvParams&) override {}
+  void DecodeAttention(const AttentionParams&) override {}
+};
+
+TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
+  constexpr int32_t kKeys = 21;
+  constexpr int32_t kHeadDim = 16;
+  BlockMisses misses(std::make_shared<Unmoved>(*MakeBackend({.name = "cpu", .num_threads = 1})),
+                     /*gated=*/true, /*stride=*/1);
+  std::byte caches[2] = {};
+  std::vector<float> rows(size_t{kKeys} * kHeadDim, 1.0f);
+  std::vector<int32_t> table(6);
+  std::iota(table.begin(), table.end(), 0);
+  KvGeometry geometry = {.num_kv_heads = 1, .head_dim = kHeadDim, .block_size = 4};
+  const TensorView view = {
+      .data = rows.data(), .rows = kKeys, .cols = kHeadDim, .stride = kHeadDim};
+  const std::vector<int32_t> tokens(kKeys);
+  SequenceRows planned = {.block_table = table};
+  const auto plan = [&](RowKind kind, int32_t position, int32_t count) {
+    planned.kind = kind;
+    planned.position = position;
+    planned.num_rows = count;
+    misses.Plan({.tokens = std::span(tokens).first(static_cast<size_t>(count)),
+                 .sequences = std::span(&planned, 1)});
+  };
+  const auto append = [&](int32_t layer) {
+    misses.AppendKv({.k = view, .v = view, .geometry = geometry, .kv = {.tiles = &caches[layer]}});
+  };
+  geometry.dtype = DType::kFloat32;
+  plan(RowKind::kPrefill, 0, kKeys - 1);
+  append(1);
+  geometry.dtype = DType::kFloat16;
+  plan(RowKind::kPrefill, 0, kKeys - 1);
+  append(0);
+  append(1);
+  plan(RowKind::kDecode, kKeys - 1, 1);
+  append(0);
+  float threshold = 0.0f;  // every score is 16
+  uint32_t blocks[8] = {};
+  uint32_t heads[8] = {};
+  int32_t count = 0;
+  misses.DecodeAttention(
+      {.q = view,
+       .thresholds = {.data = &threshold, .rows = 1, .cols = 1, .stride = 1},
+       .num_query_heads = 1,
+       .geometry = geometry,
+       .kv = {.tiles = &caches[0]},
+       .softmax_scale = 1.0f,
+       .selection = {
+           .blocks = blocks, .heads = heads, .counts = &count, .capacity = 8, .rows = 1}});
+  EXPECT_EQ(misses.counts().keys, kKeys);
+  EXPECT_EQ(misses.counts().missed_keys, kKeys - 1) << "all but the tail's";
 }
 
 TEST(BlockSizeTable, HasEverySizeAtAboutOneUnion) {
