@@ -10,11 +10,11 @@ namespace {
 
 constexpr size_t kCharacters = 0x144;  // the last one is U+0143
 
-constexpr bool StandsForItself(int byte) {
+consteval bool StandsForItself(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
 }
 
-constexpr std::array<char32_t, 256> MakeCharacters() {
+consteval std::array<char32_t, 256> MakeCharacters() {
   std::array<char32_t, 256> characters{};
   char32_t next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
@@ -24,7 +24,7 @@ constexpr std::array<char32_t, 256> MakeCharacters() {
 }
 constexpr std::array<char32_t, 256> kCharacterOfByte = MakeCharacters();
 
-constexpr std::array<int16_t, kCharacters> MakeBytes() {
+consteval std::array<int16_t, kCharacters> MakeBytes() {
   std::array<int16_t, kCharacters> bytes{};
   for (int16_t& byte : bytes) byte = -1;
   for (int16_t byte = 0; byte < 256; ++byte) bytes[kCharacterOfByte[byte]] = byte;
