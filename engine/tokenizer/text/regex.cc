@@ -27,7 +27,6 @@ constexpr uint32_t kMaxHeapKib = 65536;
 constexpr size_t kJitStackBytes = size_t{1} << 20;
 // One call looks at so many places where a match may begin, so that the clock is looked at between.
 constexpr size_t kPlaces = 16;
-constexpr nanoseconds kTime = std::chrono::seconds(1);
 constexpr nanoseconds kTimePerByte = nanoseconds(250);
 constexpr nanoseconds kLookEvery = std::chrono::milliseconds(10);
 
@@ -87,34 +86,25 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
 }
 
 struct RegexRun::State {
-  State()
-      : context(OrBadAlloc(pcre2_match_context_create(nullptr))),
-        data(pcre2_match_data_create(1, nullptr)) {
-    if (data == nullptr) {
-      pcre2_match_context_free(context);
-      throw std::bad_alloc();
-    }
-    pcre2_set_match_limit(context, kMaxSteps);
-    pcre2_set_depth_limit(context, kMaxDepth);
-    pcre2_set_heap_limit(context, kMaxHeapKib);
+  State() {
+    pcre2_set_match_limit(context.get(), kMaxSteps);
+    pcre2_set_depth_limit(context.get(), kMaxDepth);
+    pcre2_set_heap_limit(context.get(), kMaxHeapKib);
   }
-  ~State() {
-    pcre2_jit_stack_free(jit_stack);
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
-  pcre2_match_context* context;
-  pcre2_match_data* data;
-  pcre2_jit_stack* jit_stack = nullptr;  // for what needs more than the thread's stack gives
+  const std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context{
+      OrBadAlloc(pcre2_match_context_create(nullptr)), &pcre2_match_context_free};
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data{
+      OrBadAlloc(pcre2_match_data_create(1, nullptr)), &pcre2_match_data_free};
+  // For what needs more than the thread's stack gives.
+  std::unique_ptr<pcre2_jit_stack, decltype(&pcre2_jit_stack_free)> jit_stack{
+      nullptr, &pcre2_jit_stack_free};
 };
 
-RegexRun::RegexRun(size_t text_bytes)
+RegexRun::RegexRun(size_t text_bytes, nanoseconds time)
     : state_(std::make_unique<State>()),
       // cannot wrap: the text is in memory, and a microsecond for each byte of it fits 64 bits
-      cpu_deadline_(CpuTime() + kTime + kTimePerByte * static_cast<int64_t>(text_bytes)),
+      cpu_deadline_(CpuTime() + time + kTimePerByte * static_cast<int64_t>(text_bytes)),
       next_look_(steady_clock::now() + kLookEvery) {}
 
 RegexRun::~RegexRun() = default;
@@ -135,15 +125,15 @@ bool RegexRun::HasTime() {
 
 int RegexRun::Match(const Regex::Program& program, std::string_view text, size_t from,
                     size_t last) {
-  pcre2_set_offset_limit(state_->context, last);
+  pcre2_set_offset_limit(state_->context.get(), last);
   for (;;) {
     const int found =
         pcre2_match(program.code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                    PCRE2_NO_UTF_CHECK, state_->data, state_->context);
+                    PCRE2_NO_UTF_CHECK, state_->data.get(), state_->context.get());
     if (found != PCRE2_ERROR_JIT_STACKLIMIT || state_->jit_stack != nullptr) return found;
-    state_->jit_stack =
-        OrBadAlloc(pcre2_jit_stack_create(kJitStackBytes / 32, kJitStackBytes, nullptr));
-    pcre2_jit_stack_assign(state_->context, nullptr, state_->jit_stack);
+    state_->jit_stack.reset(
+        OrBadAlloc(pcre2_jit_stack_create(kJitStackBytes / 32, kJitStackBytes, nullptr)));
+    pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->jit_stack.get());
   }
 }
 
@@ -153,7 +143,7 @@ std::optional<ByteRange> RegexRun::Find(const Regex& regex, std::string_view tex
     const size_t last = std::min(text.size(), from + kPlaces);
     const int found = Match(*regex.program_, text, from, last);
     if (found > 0) {
-      const PCRE2_SIZE* const match = pcre2_get_ovector_pointer(state_->data);
+      const PCRE2_SIZE* const match = pcre2_get_ovector_pointer(state_->data.get());
       return ByteRange{.begin = match[0], .end = match[1]};
     }
     if (found != PCRE2_ERROR_NOMATCH) {

@@ -38,8 +38,9 @@ class Regex {
 // What matching in one text needs, and what is left of its bounds. Not thread-safe.
 class RegexRun {
  public:
-  // Bounds for a text of so many bytes, however it is cut and by however many patterns.
-  explicit RegexRun(size_t text_bytes);
+  // Bounds for a text of so many bytes, however it is cut and by however many patterns. `time`: of
+  // the processor, beside that which each byte adds.
+  explicit RegexRun(size_t text_bytes, std::chrono::nanoseconds time = std::chrono::seconds(1));
   ~RegexRun();
   RegexRun(const RegexRun&) = delete;
   RegexRun& operator=(const RegexRun&) = delete;
