@@ -75,6 +75,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool Value(Json value);
   bool Number(int64_t value);
   bool Merge(std::string_view text);
+  bool AddMerge(std::string_view left, std::string_view right);
   bool AddedFlag(bool value);
   bool AddedId(int64_t value);
   // Puts a value where the innermost container of the rest wants it; null: limits exceeded.
@@ -170,11 +171,7 @@ bool Reader::Close() {
     containers_.pop_back();
   } else if (where_ == Where::kMerge) {
     if (merge_.size() != 2) return Fail("model.merges: a merge must be two texts");
-    tables_.merge_left.Add(merge_[0]);
-    tables_.merge_right.Add(merge_[1]);
-    if (tables_.merge_left.size() > kMaxMerges) {
-      return Fail(absl::StrCat("model.merges: over ", kMaxMerges));
-    }
+    if (!AddMerge(merge_[0], merge_[1])) return false;
   } else if (where_ == Where::kAddedToken) {
     for (size_t i = 0; i < kAddedFields.size(); ++i) {
       if ((added_seen_ >> i & 1) == 0) {
@@ -243,9 +240,9 @@ bool Reader::Value(Json value) {
       return Fail(absl::StrCat("added_tokens[", tables_.added.size() - 1, "].",
                                kAddedFields[added_field_], " is of another type"));
     case Where::kSkipped:
-      return true;
+      break;
   }
-  return false;
+  return true;
 }
 
 bool Reader::Number(int64_t value) {
@@ -288,11 +285,15 @@ bool Reader::Merge(std::string_view text) {
   if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
     return Fail("model.merges: a merge must be two texts");
   }
+  return AddMerge(text.substr(0, space), text.substr(space + 1));
+}
+
+bool Reader::AddMerge(std::string_view left, std::string_view right) {
   if (tables_.merge_left.size() == kMaxMerges) {
     return Fail(absl::StrCat("model.merges: over ", kMaxMerges));
   }
-  tables_.merge_left.Add(text.substr(0, space));
-  tables_.merge_right.Add(text.substr(space + 1));
+  tables_.merge_left.Add(left);
+  tables_.merge_right.Add(right);
   return true;
 }
 
