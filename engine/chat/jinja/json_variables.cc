@@ -15,7 +15,8 @@
 namespace eta::jinja {
 namespace {
 
-// Events of nlohmann's parser, which keep the order of keys; false stops it.
+// Events of nlohmann's parser, which keep the order of keys. False, which stops it, is for numbers
+// that are too large alone: the text has been checked.
 class Reader {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -30,12 +31,12 @@ class Reader {
   bool boolean(bool flag) { return Put(Value::Boolean(flag)); }
   bool number_integer(number_integer_t number) { return Put(Value::Integer(number)); }
   bool number_unsigned(number_unsigned_t number) {
-    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return TooLarge();
+    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
     return Put(Value::Integer(static_cast<int64_t>(number)));
   }
   bool number_float(number_float_t number, const string_t& spelled) {
     // What does not fit an integer of the parser's comes as a float.
-    if (spelled.find_first_of(".eE") == std::string::npos) return TooLarge();
+    if (spelled.find_first_of(".eE") == std::string::npos) return false;
     return Put(Value::Real(number));
   }
   bool string(string_t& text) { return Put(MakeText(heap_, std::move(text))); }
@@ -61,13 +62,9 @@ class Reader {
     open_.pop_back();
     return Put(MakeList(heap_, std::move(items)));
   }
-  bool parse_error(size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) {
-    return false;
-  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) { return false; }
 
   const Value& root() const { return root_; }
-  bool too_large() const { return too_large_; }
 
  private:
   struct Open {
@@ -83,15 +80,10 @@ class Reader {
     (open_.empty() ? root_ : open_.back().values.emplace_back()) = std::move(value);
     return true;
   }
-  bool TooLarge() {
-    too_large_ = true;
-    return false;
-  }
 
   Heap& heap_;
   std::vector<Open> open_;
   Value root_;
-  bool too_large_ = false;
 };
 
 }  // namespace
@@ -102,10 +94,8 @@ absl::StatusOr<Variables> ParseVariables(Heap& heap, std::string_view json, size
       CheckJson("template variables", json, {.max_bytes = max_bytes, .max_depth = max_depth}));
   Reader reader(heap);
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {
-    return reader.too_large()
-               ? absl::UnimplementedError(
-                     "template variables: integers of over 64 bits are not known here")
-               : absl::InvalidArgumentError("template variables: not JSON");
+    return absl::UnimplementedError(
+        "template variables: integers of over 64 bits are not known here");
   }
   Variables variables;
   for (const auto& [name, value] : reader.root().dict().entries) {
