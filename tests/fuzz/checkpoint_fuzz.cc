@@ -1,11 +1,12 @@
-// Any files as a checkpoint's folder: refused, or a checkpoint whose every tensor can be read,
-// whole and from the file that the index names, and which has the same fingerprint when opened
-// again.
+// Any files as a checkpoint's folder, and one of them as a GGUF file: refused, or a checkpoint
+// whose every tensor can be read, whole and from the file that the index names, and which has the
+// same fingerprint when opened again.
 //
 // Input: files one after another, each as a line of its name's number and its form, then its
 // contents up to a line "----". Form "h": a safetensors header, to which the length is put in front
-// and the data that it calls for behind; form "l": a symbolic link to what the contents name; form
-// "w": nothing, but every user may write the folder; any other form: the bytes as they are.
+// and the data that it calls for behind; form "l": a symbolic link to what the contents name; forms
+// "w" and "s": nothing, but every user may write the folder, which is sticky with "s"; any other
+// form: the bytes as they are.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 #include <system_error>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/import_record.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
@@ -34,7 +36,7 @@ using eta::fuzz::Require;
 using eta::fuzz::RequireReadable;
 
 constexpr uint64_t kMaxDataBytes = 4096;
-constexpr std::array<const char*, 10> kNames = {"config.json",
+constexpr std::array<const char*, 14> kNames = {"config.json",
                                                 "tokenizer.model",
                                                 "model.safetensors",
                                                 "model.safetensors.index.json",
@@ -43,7 +45,11 @@ constexpr std::array<const char*, 10> kNames = {"config.json",
                                                 "model-00002-of-00002.safetensors",
                                                 "other.safetensors",
                                                 "index_metric.safetensors",
-                                                "eta_import.json"};
+                                                eta::kImportRecordFile,
+                                                "tokenizer_config.json",
+                                                "chat_template.jinja",
+                                                "generation_config.json",
+                                                "model.gguf"};
 
 // Where the data of a header's tensors ends, as far as digits in it say: the largest number that is
 // not too large.
@@ -76,6 +82,14 @@ std::string_view UntilMark(std::string_view& rest) {
   return part;
 }
 
+// What a record says is what it says when it is written again.
+void CheckImportRecord(std::string_view text) {
+  const auto record = eta::ParseImportRecord(text);
+  if (!record.ok()) return RequireReadable(record.status());
+  const auto again = eta::ParseImportRecord(eta::ImportRecordToJson(*record));
+  Require(again.ok() && again->read == record->read && again->written == record->written);
+}
+
 void WriteFiles(const eta::TempFolder& folder, std::string_view rest) {
   for (const char* name : kNames) unlink((folder.path() + "/" + name).c_str());
   chmod(folder.path().c_str(), 0700);
@@ -87,8 +101,9 @@ void WriteFiles(const eta::TempFolder& folder, std::string_view rest) {
     const char form = part[1];
     part.remove_prefix(3);
     unlink(path.c_str());  // nothing is written through a link
-    if (form == 'w') {
-      chmod(folder.path().c_str(), 0707);
+    if (name == eta::kImportRecordFile) CheckImportRecord(part);
+    if (form == 'w' || form == 's') {
+      chmod(folder.path().c_str(), form == 's' ? 01707 : 0707);
     } else if (form == 'l') {
       std::error_code error;
       std::filesystem::create_symlink(part, path, error);
@@ -99,15 +114,16 @@ void WriteFiles(const eta::TempFolder& folder, std::string_view rest) {
 }
 
 // Opens with the digests that it has, and with no others.
-void CheckPinned(const eta::Checkpoint& checkpoint, const std::string& folder) {
+void CheckPinned(const eta::Checkpoint& checkpoint, const std::string& path) {
   std::map<std::string, std::string> digests = checkpoint.sha256();
-  Require(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).ok());
+  Require(eta::Checkpoint::Open(path, {.expected_sha256 = digests}).ok());
   const auto last = std::prev(digests.end());
   last->second.front() = last->second.front() == '0' ? '1' : '0';
-  RequireReadable(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).status());
+  RequireReadable(eta::Checkpoint::Open(path, {.expected_sha256 = digests}).status());
   digests.erase(last);
-  RequireReadable(eta::Checkpoint::Open(folder, {.expected_sha256 = digests}).status());
-  RequireReadable(eta::Checkpoint::Open(folder + "/none").status());
+  digests["another"] = "";
+  RequireReadable(eta::Checkpoint::Open(path, {.expected_sha256 = digests}).status());
+  RequireReadable(eta::Checkpoint::Open(path + "/none").status());
 }
 
 void CheckIndexMetric(const eta::ModelConfig& config, const eta::TensorReader& file) {
@@ -122,18 +138,19 @@ void CheckIndexMetric(const eta::ModelConfig& config, const eta::TensorReader& f
   }
 }
 
-void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
+void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& path) {
   for (const auto& [name, info] : checkpoint.tensors()) {
     const auto bytes = checkpoint.Read(name);
     Require(bytes.ok() && bytes->size() == info.bytes());
   }
   Require(!checkpoint.Read("no such tensor").ok());
-  const auto again = eta::Checkpoint::Open(folder);
+  const auto again = eta::Checkpoint::Open(path);
   Require(again.ok() && again->files_fingerprint() == checkpoint.files_fingerprint());
-  CheckPinned(checkpoint, folder);
+  CheckPinned(checkpoint, path);
 
   const auto config = eta::ParseModelConfig(checkpoint.config_json());
-  if (!config.ok()) return RequireReadable(config.status());
+  if (!config.ok()) return RequireReadable(checkpoint.Naming(config.status()));
+  Require(checkpoint.Naming(config.status()).ok());
   if (config->num_layers <= 8) {
     const absl::Status fits = eta::ValidateTensors(*config, checkpoint.tensors());
     if (!fits.ok()) RequireReadable(fits);
@@ -151,11 +168,13 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& folder) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eta::TempFolder folder(eta::FastParent());
   WriteFiles(folder, {reinterpret_cast<const char*>(data), size});
-  const auto checkpoint = eta::Checkpoint::Open(folder.path());
-  if (checkpoint.ok()) {
-    CheckOpened(*checkpoint, folder.path());
-  } else {
-    RequireReadable(checkpoint.status());
+  for (const std::string& path : {folder.path(), folder.path() + "/model.gguf"}) {
+    const auto checkpoint = eta::Checkpoint::Open(path);
+    if (checkpoint.ok()) {
+      CheckOpened(*checkpoint, path);
+    } else {
+      RequireReadable(checkpoint.status());
+    }
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -40,6 +41,9 @@ void CheckWithFlags(const eta::IdentityFile& file, std::string_view text) {
   Require(identity.ok() == fits);
   if (!identity.ok()) return eta::fuzz::RequireReadable(identity.status());
   Require(!(*identity)->Of({.tenants = {"acme"}}).ok());
+  const std::set<eta::Tenant> known = (*identity)->KnownTenants();
+  for (const auto& [id, key] : file.api_keys) Require(known.contains(key.tenant));
+  for (const auto& [id, peer] : file.peers) Require(!peer.tenant || known.contains(*peer.tenant));
 }
 
 }  // namespace

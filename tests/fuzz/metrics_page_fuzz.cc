@@ -25,11 +25,14 @@ constexpr int kLabelLimit = 3;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   eta::fuzz::InputReader reader(data, size);
   eta::Clock::time_point now{std::chrono::hours(1)};
-  eta::Telemetry telemetry({.profiles = {}, .tenants = {}, .label_limit = kLabelLimit},
-                           [&now] { return now; });
   eta::ServerStatus status;
   status.state = eta::ServerState::kServing;
   status.info.model_name = std::string(reader.Text());
+  eta::TelemetryOptions options{.profiles = {}, .tenants = {}, .label_limit = kLabelLimit};
+  // As the flags may have it.
+  if (status.info.model_name == "listed") options.profiles = {"legal", "none"};
+  if (status.info.model_name == "unlabelled") options.label_limit = 0;
+  eta::Telemetry telemetry(options, [&now] { return now; });
   telemetry.SetModel(status.info, std::chrono::seconds(1));
   status.store.emplace();
   for (int i = 0; i < kMaxCalls && !reader.empty(); ++i) {

@@ -122,13 +122,19 @@ Model Pieces(bool byte_fallback, bool dummy_prefix, const char* chat_template) {
   return {{.sentencepiece_model = file.Serialize(), .chat_template = chat_template}, config};
 }
 
+eta::ModelConfig BeginsWith(int32_t id) {
+  eta::ModelConfig config;
+  config.bos_id = id;
+  return config;
+}
+
 const Model& TheModel(uint8_t which) {
   static const std::array<Model, 6> kModels = {BytesWithGaps(),
                                                WhatIsLeftOut(),
                                                Unknown(),
                                                Pieces(false, false, kBuilt),
                                                Pieces(true, true, kSpelled),
-                                               Model({}, {})};
+                                               Model({}, BeginsWith(1))};
   return kModels[which % kModels.size()];
 }
 
@@ -188,9 +194,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     eta::Request silent = request;
     eta::Chat said = *chat;
     for (eta::ChatMessage& message : said.messages) message.content = "a";
-    silent.prompt = std::move(said);
+    silent.prompt = said;
     const auto own = model.Prepare(silent);
     if (own.ok()) Require(model.Markers(own->prompt) == model.Markers(prompt));
+    said.messages.front().role = "nobody";
+    silent.prompt = std::move(said);
+    eta::fuzz::RequireReadable(model.Prepare(silent).status());
   }
   return 0;
 }

@@ -151,6 +151,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto blob = eta::EncodeProfile(record);
   if (blob.ok()) {
     Require(sound.ok());
+    Require(eta::MeasuredContext(record.content.evidence) >= 0);
     const auto decoded = eta::DecodeProfile(*blob);
     Require(decoded.ok() && *decoded == record);
   } else {

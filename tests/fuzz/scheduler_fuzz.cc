@@ -101,6 +101,9 @@ class Host {
       Step();
     }
     Require(pool_.num_used() == 0);
+    std::vector<int32_t> too_many;
+    Require(!pool_.Allocate(pool_.num_blocks() + 1, too_many));
+    Require(too_many.empty() && pool_.num_available() == pool_.num_blocks());
   }
 
   void CheckPool() const {
@@ -152,11 +155,7 @@ class Host {
     sequence.blocks.clear();
   }
   void Grow(Sequence& sequence, int32_t blocks) {
-    for (int32_t i = 0; i < blocks; ++i) {
-      const auto block = pool_.Allocate();
-      Require(block.has_value());
-      sequence.blocks.push_back(*block);
-    }
+    Require(pool_.Allocate(blocks, sequence.blocks));
   }
 
   // Slow readers lose their slots, and have them back as far as there are slots.

@@ -1,6 +1,7 @@
-// Any bytes as a tokenizer.json, and any text behind a NUL: refused in a readable sentence, or ids
-// of the vocabulary that read as well-formed text, the same whether told one by one or at once, and
-// no control token where the caller allows none.
+// Any bytes as a tokenizer.json, and any text behind a NUL, which is a chat template where it
+// begins with "{%" or "{{", and a tokenizer_config.json where it begins with "{": refused in a
+// readable sentence, or ids of the vocabulary that read as well-formed text, the same whether told
+// one by one or at once, and no control token where the caller allows none.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -40,11 +41,23 @@ void CheckText(const eta::Tokenizer& tokenizer, const std::string& text) {
       return;
     }
     for (const int32_t id : *ids) Require(id >= 0 && id < kVocabulary);
+    const size_t most = tokenizer.max_token_bytes();
+    Require(most == 0 || ids->size() >= (text.size() + most - 1) / most);
     CheckReading(tokenizer, *ids);
     all.push_back(*ids);
   }
   Require(all[1] == all[2]);  // touching ranges are one
   Require(all[0] == *tokenizer.Encode(text, true, /*parse_special=*/false));
+}
+
+void CheckRefusals(const eta::Tokenizer& tokenizer) {
+  const std::vector<std::vector<eta::ByteRange>> controls = {{{1, 0}}, {{0, 3}}, {{1, 2}, {0, 1}}};
+  for (const std::vector<eta::ByteRange>& control : controls) {
+    eta::fuzz::RequireReadable(tokenizer.Encode("ab", false, control).status());
+  }
+  for (const int32_t id : {-1, kVocabulary}) {
+    Require(tokenizer.TokenText(id).empty() && tokenizer.PieceBytes(id).empty());
+  }
 }
 
 }  // namespace
@@ -57,7 +70,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                .chat_template = "{{ '<think>' }}"};
   eta::ModelConfig config;
   config.vocab_size = kVocabulary;
-  if (text.starts_with("{")) files.tokenizer_config_json = text;
+  if (text.starts_with("{%") || text.starts_with("{{")) {
+    files.chat_template = text;
+  } else if (text.starts_with("{")) {
+    files.tokenizer_config_json = text;
+  }
   const auto tokenizer = eta::Tokenizer::Load(files, config);
   if (!tokenizer.ok()) {
     eta::fuzz::RequireReadable(tokenizer.status());
@@ -65,6 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   while (eta::FirstInvalidUtf8(text)) text.pop_back();
   CheckText(**tokenizer, text);
+  CheckRefusals(**tokenizer);
   CheckText(**tokenizer,
             "Ab 12\n  \xC3\xA9"
             "e\xCC\x81 <s><think> a's");

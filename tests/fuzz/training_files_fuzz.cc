@@ -23,6 +23,11 @@ void CheckState(const absl::StatusOr<eta::training::TrainingState>& state) {
   auto others = again->settings;
   for (int i = 0; i < 12; ++i) others["another " + std::to_string(i)] = "1";
   if (eta::training::CheckSettings(state->settings, others).ok()) std::abort();
+  if (eta::training::CheckSettings(others, state->settings).ok()) std::abort();
+  if (state->settings.empty()) return;
+  others = state->settings;
+  others.begin()->second += "1";
+  if (eta::training::CheckSettings(state->settings, others).ok()) std::abort();
 }
 
 // Those that are there fit; others are named.
