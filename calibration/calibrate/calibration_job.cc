@@ -16,13 +16,6 @@
 namespace eta {
 namespace {
 
-// `message`: the field, a colon and a sentence.
-absl::Status Unsupported(const std::string& message) {
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, message,
-      {.reason = "UNSUPPORTED_BY_MODEL", .field = message.substr(0, message.find(':'))});
-}
-
 // NaN is no share.
 absl::Status CheckShare(const std::string& field, double value, double high) {
   if (value > 0.0 && value <= high) return absl::OkStatus();
@@ -34,8 +27,8 @@ absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
   const ModelConfig& config = info.config;
   if (config.has_predictor) {
     if (job.target.kind == ProfileTargetKind::kRetainedMass) {
-      return Unsupported(
-          "target.retained_mass: this model predicts thresholds, and a mass is of relative ones");
+      return UnsupportedByModel("target.retained_mass",
+                                "this model predicts thresholds, and a mass is of relative ones");
     }
     if (job.target.kind != ProfileTargetKind::kMatchDynamic || config.gate == Gate::kSilu) {
       return absl::OkStatus();
@@ -44,22 +37,23 @@ absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
   constexpr char kAsk[] =
       ": ask for head_density, union_density, max_perplexity_increase or retained_mass";
   if (job.target.kind == ProfileTargetKind::kMatchDynamic) {
-    return Unsupported(
-        absl::StrCat("target.match_dynamic: this model has no dynamic thresholds to match", kAsk));
+    return UnsupportedByModel("target.match_dynamic",
+                              absl::StrCat("this model has no dynamic thresholds to match", kAsk));
   }
   if (job.target.kind == ProfileTargetKind::kDynamicUnionDensity) {
-    return Unsupported(absl::StrCat(
-        "target.dynamic_union_density: this model has no dynamic thresholds to read as much as",
-        kAsk));
+    return UnsupportedByModel(
+        "target.dynamic_union_density",
+        absl::StrCat("this model has no dynamic thresholds to read as much as", kAsk));
   }
   constexpr char kNoBound[] =
-      ": this model's thresholds are relative: they compare an estimated mass, not a bound with a "
+      "this model's thresholds are relative: they compare an estimated mass, not a bound with a "
       "width";
-  if (job.z_recall) return Unsupported(absl::StrCat("z_recall", kNoBound));
-  if (job.settings.z) return Unsupported(absl::StrCat("z", kNoBound));
+  if (job.z_recall) return UnsupportedByModel("z_recall", kNoBound);
+  if (job.settings.z) return UnsupportedByModel("z", kNoBound);
   if (config.has_relative_thresholds()) return absl::OkStatus();
-  return Unsupported(
-      "model: predicts no thresholds, and relative ones need an index of kind outlier "
+  return UnsupportedByModel(
+      "model",
+      "predicts no thresholds, and relative ones need an index of kind outlier "
       "(--index=outlier)");
 }
 
@@ -67,16 +61,17 @@ int64_t MostSequenceTokens(const Limits& limits) {
   return std::min<int64_t>(limits.max_context, kMaxCalibrationRows);
 }
 
-int32_t SequenceTokens(int32_t wanted, const Limits& limits) {
-  const int64_t tokens = wanted == 0 ? kDefaultSequenceTokens : wanted;
+int32_t SequenceTokens(const CalibrationJob& job, const Limits& limits) {
   // cannot wrap: at most kMaxCalibrationRows
-  return static_cast<int32_t>(std::min(tokens, MostSequenceTokens(limits)));
+  return job.sequence_tokens.value_or(
+      static_cast<int32_t>(std::min<int64_t>(kDefaultSequenceTokens, MostSequenceTokens(limits))));
 }
 
-absl::Status CheckSequenceTokens(int32_t wanted, int32_t block_size, const Limits& limits) {
+absl::Status CheckSequenceTokens(const CalibrationJob& job, int32_t block_size,
+                                 const Limits& limits) {
   const int64_t low = int64_t{kMinSequenceBlocks} * block_size;
   const int64_t high = MostSequenceTokens(limits);
-  const int64_t tokens = wanted == 0 ? SequenceTokens(0, limits) : wanted;
+  const int32_t tokens = SequenceTokens(job, limits);
   if (tokens >= low && tokens <= high) return absl::OkStatus();
   return InvalidField("sequence_tokens", absl::StrCat("must be ", low, " to ", high));
 }
@@ -142,13 +137,10 @@ absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const L
   RETURN_IF_ERROR(CheckShare("held_out", job.held_out, kMaxHeldOut));
   RETURN_IF_ERROR(CheckShare("z_recall", job.z_recall.value_or(1.0), 1.0));
   RETURN_IF_ERROR(CheckBounds("", job.settings));
-  if (info.config.gate == Gate::kNone) {
-    const absl::Status gated = RefuseGated("", job.settings);
-    if (!gated.ok()) return Unsupported(std::string(gated.message()));
-  }
+  if (info.config.gate == Gate::kNone) RETURN_IF_ERROR(RefuseGated("", job.settings));
   RETURN_IF_ERROR(CheckShare("min_retrieval", job.min_retrieval.value_or(1.0), 1.0));
   RETURN_IF_ERROR(CheckKind(job, info));
-  return CheckSequenceTokens(job.sequence_tokens, info.block_size, limits);
+  return CheckSequenceTokens(job, info.block_size, limits);
 }
 
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
@@ -172,7 +164,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   AttentionChoice choice = {.mode = AttentionMode::kProfile,
                             .profile = std::make_shared<const ThresholdProfile>(),
                             .settings = job.settings};
-  content.settings = ResolveAttention(choice, config).used;
+  content.settings = UsedSettings(ResolveAttention(choice, config));
   ForEachSetting([&](const AttentionField& field, auto member) {
     if (!field.in_profile) (content.settings.*member).reset();
   });
@@ -181,8 +173,9 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
         static_cast<size_t>(config.num_layers) * static_cast<size_t>(config.num_query_heads), 0.0f);
   } else {
     content.relative_c = kDefaultRelativeC;
-    content.settings.z = 0.0f;
-    content.settings.uniform_floor = content.settings.temper_special = false;
+    ForEachSetting([&](const AttentionField& field, auto member) {
+      if (!field.relative_reads) (content.settings.*member).emplace();
+    });
   }
   content.target = job.target;
   // Stand-ins, so that the other fields can be checked before anything is measured.
@@ -196,7 +189,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   ASSIGN_OR_RETURN(
       SampleSplit split,
       SplitSamples(job.samples,
-                   {.sequence_tokens = SequenceTokens(job.sequence_tokens, limits),
+                   {.sequence_tokens = SequenceTokens(job, limits),
                     .min_tokens = kMinSequenceBlocks * info.block_size,
                     .beginning = info.beginning,
                     .held_out = job.held_out,

@@ -64,9 +64,9 @@ struct CalibrationJob {
   std::optional<double> min_retrieval;
   bool allow_loss = false;
   // Samples are cut into sequences of this length: [kMinSequenceBlocks * block size, the engine's
-  // max_context], at most kMaxCalibrationRows. 0: kDefaultSequenceTokens, or max_context if that is
-  // less.
-  int32_t sequence_tokens = 0;
+  // max_context], at most kMaxCalibrationRows. Absent: kDefaultSequenceTokens, or max_context if
+  // that is less.
+  std::optional<int32_t> sequence_tokens;
 };
 
 enum class CalibrationPhase : uint8_t { kCollect, kSolve, kSearch, kVerify };

@@ -98,14 +98,17 @@ absl::Status CheckSettings(const AttentionSettings& settings) {
 absl::Status CheckRelative(const ProfileContent& content) {
   RETURN_IF_ERROR(
       CheckRange("relative_threshold", *content.relative_c, -kMaxRelativeC, kMaxRelativeC));
-  const auto none = [](const char* field, const char* rule) {
+  const auto none = [](const char* field, const std::string& rule) {
     return InvalidField(field, absl::StrCat(rule, " beside relative_threshold"));
   };
   if (!content.thresholds.empty()) return none("thresholds", "must be absent");
   if (!content.z_per_head.empty()) return none("z_per_head", "must be absent");
-  if (content.settings.z != 0.0f) return none("z", "must be 0");
-  if (*content.settings.uniform_floor) return none("floor", "must be none");
-  if (*content.settings.temper_special) return none("special_keys", "must be attend");
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!status.ok() || field.relative_reads || !(content.settings.*member).value_or(0)) return;
+    status = none(field.name, absl::StrCat("must be ", field.IsChoice() ? field.no : "0"));
+  });
+  RETURN_IF_ERROR(status);
   if (content.formats.index != IndexKind::kOutlier) return none("index", "must be outlier");
   return absl::OkStatus();
 }

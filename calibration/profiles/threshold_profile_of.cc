@@ -15,12 +15,7 @@ std::shared_ptr<const ThresholdProfile> ThresholdProfileOf(const ProfileContent&
   profile->thresholds = content.thresholds;
   profile->head_z = content.z_per_head;
   profile->relative_c = content.relative_c;
-  profile->settings = content.settings;
-  if (content.relative_c) {
-    profile->settings.z.reset();
-    profile->settings.uniform_floor.reset();
-    profile->settings.temper_special.reset();
-  }
+  profile->settings = content.relative_c ? ReadByRelative(content.settings) : content.settings;
   profile->model_fingerprint = content.model_fingerprint;
   profile->tokenizer_fingerprint = content.tokenizer_fingerprint;
   profile->block_size = content.geometry.block_size;

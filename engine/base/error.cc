@@ -53,6 +53,15 @@ absl::Status InvalidField(const std::string& field, const std::string& sentence)
   return Invalid(field, sentence, {});
 }
 
+absl::Status UnknownChoice(const std::string& field) {
+  return InvalidField(field, "this value is not known to this server");
+}
+
+absl::Status UnsupportedByModel(const std::string& field, const std::string& sentence) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(field, ": ", sentence),
+                   {.reason = "UNSUPPORTED_BY_MODEL", .field = field});
+}
+
 absl::Status InField(const std::string& field, const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return status;
   const ErrorDetail detail = GetErrorDetail(status);

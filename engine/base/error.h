@@ -25,6 +25,13 @@ absl::Status MakeError(absl::StatusCode code, const std::string& message, ErrorD
 // A bad field of a request: INVALID_ARGUMENT, reason INVALID_FIELD, message "field: sentence".
 absl::Status InvalidField(const std::string& field, const std::string& sentence);
 
+// A choice that came with a later version of the API: InvalidField.
+absl::Status UnknownChoice(const std::string& field);
+
+// What the model that is loaded cannot do: FAILED_PRECONDITION, reason UNSUPPORTED_BY_MODEL,
+// message "field: sentence".
+absl::Status UnsupportedByModel(const std::string& field, const std::string& sentence);
+
 // An INVALID_ARGUMENT that names no field, or another one, as InvalidField of `field`, with its
 // sentence and metadata. Errors with a reason of their own, and other codes, stay as they are.
 absl::Status InField(const std::string& field, const absl::Status& status);

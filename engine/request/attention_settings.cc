@@ -10,17 +10,11 @@
 namespace eta {
 namespace {
 
-// NaN is outside every range.
+// "z 1.5", "reads shared".
 template <typename T>
-std::string Violation(const AttentionField& field, T value) {
-  const auto low = static_cast<T>(field.low);
-  const auto high = static_cast<T>(field.high);
-  if (field.above_low) {
-    if (value > low && value <= high) return "";
-    return absl::StrCat("must be greater than ", low, " and at most ", high);
-  }
-  if (value >= low && value <= high) return "";
-  return absl::StrCat("must be ", low, " to ", high);
+std::string Phrase(const AttentionField& field, T value) {
+  if constexpr (std::is_same_v<T, bool>) return absl::StrCat(field.name, " ", field.Word(value));
+  return absl::StrCat(field.name, " ", value);
 }
 
 }  // namespace
@@ -43,6 +37,14 @@ std::string Describe(const AttentionSettings& settings, bool unusual) {
   return text;
 }
 
+AttentionSettings ReadByRelative(const AttentionSettings& settings) {
+  AttentionSettings read = settings;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (!field.relative_reads) (read.*member).reset();
+  });
+  return read;
+}
+
 bool AsksOfSparseAttention(const AttentionSettings& settings) {
   bool asks = false;
   ForEachSetting([&](const AttentionField& field, auto member) {
@@ -51,16 +53,20 @@ bool AsksOfSparseAttention(const AttentionSettings& settings) {
   return asks;
 }
 
+// NaN is outside every range.
+std::string Violation(const AttentionField& field, float value) {
+  if (value <= field.high && (field.above_low ? value > field.low : value >= field.low)) return "";
+  return field.above_low
+             ? absl::StrCat("must be greater than ", field.low, " and at most ", field.high)
+             : absl::StrCat("must be ", field.low, " to ", field.high);
+}
+
 absl::Status CheckBounds(const std::string& prefix, const AttentionSettings& settings) {
   absl::Status status;
   ForEachSetting([&](const AttentionField& field, auto member) {
-    using Value = typename std::remove_cvref_t<decltype(settings.*member)>::value_type;
-    if constexpr (!std::is_same_v<Value, bool>) {
-      if (!status.ok() || !(settings.*member)) return;
-      const std::string violation = Violation(field, *(settings.*member));
-      if (violation.empty()) return;
-      status = InvalidField(absl::StrCat(prefix, field.name), violation);
-    }
+    if (!status.ok() || field.IsChoice() || !(settings.*member)) return;
+    const std::string violation = Violation(field, static_cast<float>(*(settings.*member)));
+    if (!violation.empty()) status = InvalidField(absl::StrCat(prefix, field.name), violation);
   });
   return status;
 }
@@ -68,13 +74,8 @@ absl::Status CheckBounds(const std::string& prefix, const AttentionSettings& set
 absl::Status RefuseGated(const std::string& prefix, const AttentionSettings& settings) {
   absl::Status status;
   ForEachSetting([&](const AttentionField& field, auto member) {
-    using Value = typename std::remove_cvref_t<decltype(settings.*member)>::value_type;
-    if constexpr (std::is_same_v<Value, bool>) {
-      if (!status.ok() || *field.needs_gate == '\0' || !(settings.*member).value_or(false)) return;
-      status = MakeError(absl::StatusCode::kFailedPrecondition,
-                         absl::StrCat(prefix, field.name, ": ", field.needs_gate),
-                         {.reason = "UNSUPPORTED_BY_MODEL"});
-    }
+    if (!status.ok() || *field.needs_gate == '\0' || !(settings.*member).value_or(0)) return;
+    status = UnsupportedByModel(absl::StrCat(prefix, field.name), field.needs_gate);
   });
   return status;
 }

@@ -7,10 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "kernels/batch.h"
 
 namespace eta {
@@ -52,10 +50,12 @@ struct AttentionField {
 
   std::optional<float> usual = std::nullopt;  // the value that is not worth a word in an answer
 
-  bool full_reads = false;  // full attention reads it
-  bool in_profile = true;   // a profile says it
-  bool optional = false;    // though not always
+  bool full_reads = false;     // full attention reads it
+  bool relative_reads = true;  // relative thresholds do
+  bool in_profile = true;      // a profile says it
+  bool optional = false;       // though not always
 
+  bool IsChoice() const { return low == high; }
   bool IsYesOrNo() const { return std::string_view(yes) == "true"; }
   const char* Word(bool value) const { return value ? yes : no; }
 };
@@ -73,13 +73,15 @@ constexpr void ForEachSetting(Visit&& visit) {
         &S::offset);
   visit(AttentionField{.name = "z",
                        .help = "Width of the bound in deviations [1.5 with a floor, 2 without]",
-                       .high = S::kMaxZ},
+                       .high = S::kMaxZ,
+                       .relative_reads = false},
         &S::z);
   visit(AttentionField{.name = "floor",
                        .help = "What pruned keys weigh [uniform if the model is gated]",
                        .no = "none",
                        .yes = "uniform",
-                       .needs_gate = "a uniform floor needs a model with a gate"},
+                       .needs_gate = "a uniform floor needs a model with a gate",
+                       .relative_reads = false},
         &S::uniform_floor);
   visit(AttentionField{.name = "pinned_blocks",
                        .help = "Newest full blocks that are always read [2]",
@@ -120,7 +122,8 @@ constexpr void ForEachSetting(Visit&& visit) {
                      .yes = "temper",
                      .needs_gate = "to temper keys needs a model with a gate",
                      .usual = 0.0f,
-                     .full_reads = true},
+                     .full_reads = true,
+                     .relative_reads = false},
       &S::temper_special);
   visit(
       AttentionField{.name = "min_mass",
@@ -132,24 +135,22 @@ constexpr void ForEachSetting(Visit&& visit) {
       &S::min_mass);
 }
 
-// "z 1.5", "reads shared".
-template <typename T>
-std::string Phrase(const AttentionField& field, T value) {
-  if constexpr (std::is_same_v<T, bool>) return absl::StrCat(field.name, " ", field.Word(value));
-  return absl::StrCat(field.name, " ", value);
-}
-
-// Phrases of what there is, with commas; where `unusual`, of what is worth a word alone.
+// "z 1.5, reads shared" of what there is; where `unusual`, of what is worth a word alone.
 std::string Describe(const AttentionSettings& settings, bool unusual = false);
+
+// The settings that relative thresholds read: the others are left out.
+AttentionSettings ReadByRelative(const AttentionSettings& settings);
 
 // Whether a setting is there that full attention does not read.
 bool AsksOfSparseAttention(const AttentionSettings& settings);
 
-// InvalidField for a number out of its bounds, NaN included. `prefix` stands before the names.
+// What is wrong with a number of the field, NaN included: "must be 0 to 16". Empty: nothing.
+std::string Violation(const AttentionField& field, float value);
+
+// InvalidField for a number out of its bounds. `prefix` stands before the names.
 absl::Status CheckBounds(const std::string& prefix, const AttentionSettings& settings);
 
-// For a model without a gate: FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL) for a choice that needs
-// one.
+// For a model without a gate: UnsupportedByModel for a choice that needs one.
 absl::Status RefuseGated(const std::string& prefix, const AttentionSettings& settings);
 
 }  // namespace eta

@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,11 +102,12 @@ absl::Status CheckThresholds(const ThresholdProfile& profile, const ModelConfig&
 absl::Status CheckOperatingPoint(const ThresholdProfile& profile, const ModelConfig& config) {
   absl::Status status;
   ForEachSetting([&](const AttentionField& field, auto member) {
-    using Value = typename std::remove_cvref_t<decltype(profile.settings.*member)>::value_type;
-    if constexpr (!std::is_same_v<Value, bool>) {
-      const float low = field.above_low ? std::numeric_limits<float>::min() : field.low;
-      status.Update(CheckNumber(field.name, profile.settings.*member, low, field.high));
-    }
+    if (field.IsChoice() || !(profile.settings.*member)) return;
+    const auto value = static_cast<float>(*(profile.settings.*member));
+    const std::string violation = Violation(field, value);
+    if (violation.empty()) return;
+    status.Update(Mismatch(absl::StrCat(field.name, " ", violation),
+                           {{"mismatch", field.name}, {"profile", absl::StrCat(value)}}));
   });
   if (profile.settings.temper_special.value_or(false) && config.gate == Gate::kNone) {
     status.Update(

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,7 +88,6 @@ struct ResolvedAttention {
   bool temper_special = false;
   std::optional<float> min_mass;
   Begin begin = Begin::kAsAsked;  // other than that with min_mass only
-  AttentionSettings used;         // all of this that has a setting: what a client is told
 
   // Makes it the setting of a sequence's rows, which then point into the profile.
   void ApplyTo(SequenceRows& rows) const {

@@ -61,11 +61,8 @@ class Checker {
     Range(int64_t{*bad}, 0, int64_t{vocab_size} - 1, Element(field, bad - ids.begin()));
   }
   // What the model cannot do.
-  void Precondition(bool holds, const std::string& message) {
-    if (!status_.ok() || holds) return;
-    status_ = MakeError(
-        absl::StatusCode::kFailedPrecondition, message,
-        {.reason = "UNSUPPORTED_BY_MODEL", .field = {}, .metadata = {}, .retry_after = {}});
+  void Precondition(bool holds, const std::string& field, const std::string& sentence) {
+    if (status_.ok() && !holds) status_ = UnsupportedByModel(field, sentence);
   }
 
   bool ok() const { return status_.ok(); }
@@ -179,9 +176,6 @@ AttentionSettings SettingsOf(const AttentionChoice& choice, const ModelConfig& c
 void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
   const ModelConfig& config = model.config;
   check.Set(CheckBounds("attention.", choice.settings));
-  if (config.gate == Gate::kNone) {
-    check.Set(RefuseGated("attention.", {.temper_special = choice.settings.temper_special}));
-  }
   switch (ModeOf(choice, config)) {
     case AttentionMode::kFull: {
       const std::string sentence = "full attention prunes nothing and does not read this";
@@ -195,8 +189,8 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       break;
     }
     case AttentionMode::kDynamic:
-      check.Precondition(HasDynamic(config),
-                         "attention.dynamic: this model predicts no thresholds, and relative ones "
+      check.Precondition(HasDynamic(config), "attention.dynamic",
+                         "this model predicts no thresholds, and relative ones "
                          "need an index of kind outlier (--index=outlier)");
       break;
     case AttentionMode::kProfile:
@@ -210,9 +204,7 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
                 "needs a min_mass, the request's own or its profile's");
   check.Require(full || !config.has_relative_thresholds() || !choice.settings.z, "attention.z",
                 "relative thresholds do not read this");
-  if (config.gate == Gate::kNone && !full) {
-    check.Set(RefuseGated("attention.", {.uniform_floor = settings.uniform_floor}));
-  }
+  if (config.gate == Gate::kNone) check.Set(RefuseGated("attention.", settings));
 }
 
 }  // namespace
@@ -257,20 +249,18 @@ absl::Status ValidateTokenIds(std::span<const int32_t> ids, const EngineInfo& mo
 }
 
 absl::Status NoTextError() {
-  Checker check;
-  check.Precondition(false, absl::StrCat("text: send token ids: ", kIdsOnly));
-  return check.Release();
+  return UnsupportedByModel("text", absl::StrCat("send token ids: ", kIdsOnly));
 }
 
 absl::Status RequireIdsOnly(const Request& request) {
   const std::string why = kIdsOnly;
   Checker check;
-  check.Precondition(std::holds_alternative<std::vector<int32_t>>(request.prompt),
-                     absl::StrCat("text: send token_ids: ", why));
-  check.Precondition(request.stopping.stop_strings.empty(),
-                     absl::StrCat("stopping.stop_strings: use stop_token_ids: ", why));
-  check.Precondition(request.output.ids,
-                     absl::StrCat("output.token_ids: must be true, answers have no text: ", why));
+  check.Precondition(std::holds_alternative<std::vector<int32_t>>(request.prompt), "text",
+                     absl::StrCat("send token_ids: ", why));
+  check.Precondition(request.stopping.stop_strings.empty(), "stopping.stop_strings",
+                     absl::StrCat("use stop_token_ids: ", why));
+  check.Precondition(request.output.ids, "output.token_ids",
+                     absl::StrCat("must be true, answers have no text: ", why));
   return check.Release();
 }
 
@@ -303,37 +293,43 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
   const AttentionSettings asked = SettingsOf(choice, config);
   AttentionOptions& options = resolved.options;
-  AttentionSettings& used = resolved.used;
-  options.offset = *(used.offset = asked.offset.value_or(0.0f));
-  resolved.temper_special =
-      *(used.temper_special = asked.temper_special.value_or(config.temper_special));
+  options.offset = asked.offset.value_or(0.0f);
+  resolved.temper_special = asked.temper_special.value_or(config.temper_special);
   if (resolved.mode == AttentionMode::kFull) {
     options.admit_all = true;
     options.uniform_floor = false;
     return resolved;
   }
-  used = asked.Or(used).Or({.uniform_floor = config.gate == Gate::kSilu,
-                            .pinned_blocks = options.pinned_blocks,
-                            .sink_blocks = config.sink_blocks,
-                            .shared_reads = config.shared_reads,
-                            .confirm = false,
-                            .sparse_prefill = false});
-  options.uniform_floor = *used.uniform_floor;
+  options.uniform_floor = asked.uniform_floor.value_or(config.gate == Gate::kSilu);
   options.z = asked.z.value_or(options.uniform_floor ? kGatedZ : kPlainZ);
   resolved.head_z =
       !choice.settings.z && resolved.profile != nullptr && !resolved.profile->head_z.empty();
-  options.pinned_blocks = *used.pinned_blocks;
-  options.sink_blocks = *used.sink_blocks;
-  options.shared_reads = *used.shared_reads;
-  options.confirm = *used.confirm;
-  options.sparse_prefill = *used.sparse_prefill;
+  options.pinned_blocks = asked.pinned_blocks.value_or(options.pinned_blocks);
+  options.sink_blocks = asked.sink_blocks.value_or(config.sink_blocks);
+  options.shared_reads = asked.shared_reads.value_or(config.shared_reads);
+  options.confirm = asked.confirm.value_or(false);
+  options.sparse_prefill = asked.sparse_prefill.value_or(false);
   options.relative = config.has_relative_thresholds();
   if (resolved.profile && resolved.profile->relative_c)
     options.relative_c = *resolved.profile->relative_c;
-  used.z = options.relative || resolved.head_z ? std::nullopt : std::optional(options.z);
-  resolved.min_mass = used.min_mass;
+  resolved.min_mass = asked.min_mass;
   resolved.begin = choice.begin.value_or(Begin::kAsAsked);
   return resolved;
+}
+
+AttentionSettings UsedSettings(const ResolvedAttention& resolved) {
+  const AttentionOptions& options = resolved.options;
+  AttentionSettings used = {.offset = options.offset, .temper_special = resolved.temper_special};
+  if (resolved.mode == AttentionMode::kFull) return used;
+  if (!options.relative && !resolved.head_z) used.z = options.z;
+  used.uniform_floor = options.uniform_floor;
+  used.pinned_blocks = options.pinned_blocks;
+  used.sink_blocks = options.sink_blocks;
+  used.shared_reads = options.shared_reads;
+  used.confirm = options.confirm;
+  used.sparse_prefill = options.sparse_prefill;
+  used.min_mass = resolved.min_mass;
+  return used;
 }
 
 }  // namespace eta

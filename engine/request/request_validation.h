@@ -55,4 +55,8 @@ absl::Status CheckContext(int64_t prompt_tokens, int64_t max_tokens, const Limit
 // `config`: of EngineInfo. REQUIRES: ValidateRequest passed.
 ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelConfig& config);
 
+// What its rows read of the settings: what a client is told. Absent: not read, or z of heads that
+// have their own.
+AttentionSettings UsedSettings(const ResolvedAttention& resolved);
+
 }  // namespace eta

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "calibration/calibrate/calibration_job.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/base/utf8.h"
 #include "engine/request/request_validation.h"
 #include "kernels/calibration_cells.h"
 #include "service/profiles/convert_profile.h"
@@ -31,17 +29,6 @@ std::string SampleField(int i) {
 
 absl::Status TooManyTokens(int64_t max_tokens) {
   return InvalidField("samples", absl::StrCat("at most ", max_tokens, " tokens in all"));
-}
-
-absl::Status CheckText(const std::string& field, const std::string& text, const Limits& limits) {
-  if (text.empty()) return InvalidField(field, "must not be empty");
-  if (text.size() > static_cast<size_t>(limits.max_prompt_bytes)) {
-    return InvalidField(field, absl::StrCat("at most ", limits.max_prompt_bytes, " bytes"));
-  }
-  if (const auto invalid = FirstInvalidUtf8(text)) {
-    return InvalidField(field, absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckIds(const std::string& field, const v1::TokenIds& ids, int32_t vocab_size) {
@@ -63,7 +50,7 @@ absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo&
     const v1::CalibrationSample& sample = message.samples(i);
     absl::Status status = InvalidField(SampleField(i), "one of text and token_ids must be set");
     if (sample.has_text()) {
-      status = CheckText(SampleField(i) + ".text", sample.text(), limits);
+      status = InField(SampleField(i) + ".text", ValidateText(sample.text(), limits));
     } else if (sample.has_token_ids()) {
       status =
           CheckIds(SampleField(i) + ".token_ids.ids", sample.token_ids(), info.config.vocab_size);
@@ -101,9 +88,7 @@ absl::Status SetJob(const v1::CalibrateRequest& message, const EngineInfo& info,
   job.allow_loss = message.allow_loss();
   if (message.has_min_retrieval()) job.min_retrieval = message.min_retrieval();
   if (message.has_sequence_tokens()) job.sequence_tokens = message.sequence_tokens();
-  RETURN_IF_ERROR(CheckJob(job, info, limits));
-  if (!message.has_sequence_tokens() || job.sequence_tokens != 0) return absl::OkStatus();
-  return InvalidField("sequence_tokens", "must not be 0: leave it out for the default");
+  return CheckJob(job, info, limits);
 }
 
 absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
@@ -177,7 +162,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
     const v1::CalibrationSample& sample = message.samples(i);
     if (sample.has_text()) {
       auto ids = engine.Tokenize(sample.text());
-      if (!ids.ok()) return InField(absl::StrCat("samples[", i, "].text"), ids.status());
+      if (!ids.ok()) return InField(SampleField(i) + ".text", ids.status());
       samples.push_back(*std::move(ids));
     } else {
       samples.emplace_back(sample.token_ids().ids().begin(), sample.token_ids().ids().end());

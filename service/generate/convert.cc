@@ -7,15 +7,12 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/request/profile_validation.h"
+#include "engine/request/request_validation.h"
 #include "service/generate/convert_chat.h"
 #include "service/wire/attention_message.h"
 
 namespace eta {
 namespace {
-
-absl::Status UnknownEnum(const std::string& field) {
-  return InvalidField(field, "this value is not known to this server");
-}
 
 absl::Status Convert(const v1::SamplingParams& in, SamplingOptions& out) {
   if (in.has_temperature()) out.temperature = in.temperature();
@@ -85,7 +82,7 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
       out.begin = Begin::kFullWhereRecentMassWasLow;
       break;
     default:
-      return UnknownEnum("attention.begin");
+      return UnknownChoice("attention.begin");
   }
   return absl::OkStatus();
 }
@@ -101,7 +98,7 @@ void Convert(const TokenDetail& in, v1::TokenLogprobs& out) {
 }
 
 void Convert(const ResolvedAttention& in, v1::AttentionUsed& out) {
-  WriteSettings(in.used, out);
+  WriteSettings(UsedSettings(in), out);
   if (in.mode == AttentionMode::kFull) {
     out.set_mode(v1::ATTENTION_MODE_FULL);
     return;
@@ -165,9 +162,8 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
     case v1::GenerateRequest::PROMPT_NOT_SET:
       return InvalidField("prompt", "one of text, token_ids and chat must be set");
   }
-  absl::Status status = Convert(message.sampling(), request.sampling);
-  if (status.ok()) status = Convert(message.attention(), request.attention);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Convert(message.sampling(), request.sampling));
+  RETURN_IF_ERROR(Convert(message.attention(), request.attention));
   Convert(message.stopping(), request.stopping);
   Convert(message.output(), request.output);
   switch (message.priority()) {
@@ -182,7 +178,7 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
       request.priority = Priority::kHigh;
       break;
     default:
-      return UnknownEnum("priority");
+      return UnknownChoice("priority");
   }
   return request;
 }

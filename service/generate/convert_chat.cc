@@ -32,7 +32,7 @@ absl::Status Convert(v1::ChatRole in, const std::string& field, std::string& out
     case v1::CHAT_ROLE_UNSPECIFIED:
       return InvalidField(field, "must be set: system, user, assistant or tool");
     default:
-      return InvalidField(field, "this value is not known to this server");
+      return UnknownChoice(field);
   }
 }
 

@@ -3,10 +3,10 @@
 
 #include <optional>
 #include <string>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 
 namespace eta {
@@ -20,21 +20,25 @@ const FieldDescriptor* Find(const Message& message, const AttentionField& field)
   return message.GetDescriptor()->FindFieldByName(field.name);
 }
 
-void Get(const Message& message, const FieldDescriptor* field, std::optional<float>& value) {
+// False: the value is not known.
+bool Get(const Message& message, const FieldDescriptor* field, std::optional<float>& value) {
   value = message.GetReflection()->GetFloat(message, field);
+  return true;
 }
-void Get(const Message& message, const FieldDescriptor* field, std::optional<int32_t>& value) {
+bool Get(const Message& message, const FieldDescriptor* field, std::optional<int32_t>& value) {
   value = message.GetReflection()->GetInt32(message, field);
+  return true;
 }
-// An enum of a choice has 0 for neither, 1 for no and 2 for yes. Others are left out.
-void Get(const Message& message, const FieldDescriptor* field, std::optional<bool>& value) {
+// An enum of a choice has 0 for neither, 1 for no and 2 for yes.
+bool Get(const Message& message, const FieldDescriptor* field, std::optional<bool>& value) {
   const Reflection& reflection = *message.GetReflection();
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
     value = reflection.GetBool(message, field);
-    return;
+    return true;
   }
   const int number = reflection.GetEnumValue(message, field);
   if (number == 1 || number == 2) value = number == 2;
+  return value || number == 0;
 }
 
 void Set(float value, const FieldDescriptor* field, Message& message) {
@@ -52,11 +56,6 @@ void Set(bool value, const FieldDescriptor* field, Message& message) {
   }
 }
 
-bool IsUnknown(const Message& message, const FieldDescriptor* field) {
-  return field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM &&
-         message.GetReflection()->GetEnumValue(message, field) != 0;
-}
-
 }  // namespace
 
 absl::StatusOr<AttentionSettings> ReadSettings(const std::string& prefix, const Message& message) {
@@ -66,13 +65,11 @@ absl::StatusOr<AttentionSettings> ReadSettings(const std::string& prefix, const 
     const FieldDescriptor* const found = Find(message, field);
     if (found == nullptr) return;
     if (found->has_presence() && !message.GetReflection()->HasField(message, found)) return;
-    Get(message, found, settings.*member);
-    if (!(settings.*member) && IsUnknown(message, found)) {
-      status.Update(
-          InvalidField(absl::StrCat(prefix, field.name), "this value is not known to this server"));
+    if (!Get(message, found, settings.*member)) {
+      status.Update(UnknownChoice(absl::StrCat(prefix, field.name)));
     }
   });
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(status);
   return settings;
 }
 

@@ -28,17 +28,12 @@ std::string FileName(const std::string& path) {
 
 // Full attention, and the server's default where the model has thresholds.
 std::vector<EvaluatedAttention> Attentions(const ModelConfig& config, bool sparse) {
-  std::vector<EvaluatedAttention> attentions = {
-      {.name = "full",
-       .options = {.uniform_floor = false, .admit_all = true},
-       .profile = nullptr,
-       .temper_special = config.temper_special}};
-  if (!sparse) return attentions;
-  const ResolvedAttention resolved = ResolveAttention({.mode = AttentionMode::kDynamic}, config);
-  attentions.push_back({.name = "dynamic",
-                        .options = resolved.options,
-                        .profile = nullptr,
-                        .temper_special = resolved.temper_special});
+  std::vector<EvaluatedAttention> attentions;
+  const auto add = [&](const char* name, AttentionMode mode) {
+    attentions.push_back({ResolveAttention({.mode = mode}, config), name});
+  };
+  add("full", AttentionMode::kFull);
+  if (sparse) add("dynamic", AttentionMode::kDynamic);
   return attentions;
 }
 

@@ -96,22 +96,17 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
   if (all.attention.temper_special.value_or(false) && config.gate == Gate::kNone) {
     return InvalidField("special_keys", "must be attend: the model has no gate");
   }
+  AttentionChoice choice = {.mode = AttentionMode::kDynamic, .settings = all.attention};
   if (name.kind == AttentionKind::kFull) {
     if (AsksOfSparseAttention(name.settings.attention)) {
       return InvalidField("attention", "full attention prunes nothing and reads no such setting");
     }
-    // The offset moves the gate too, so it applies to full attention as well.
-    return EvaluatedAttention{
-        .name = text,
-        .options = {.offset = all.attention.offset.value_or(0.0f),
-                    .uniform_floor = false,
-                    .admit_all = true},
-        .used = {.temper_special = all.attention.temper_special.value_or(config.temper_special)},
-        .profile = nullptr,
-        .temper_special = all.attention.temper_special.value_or(config.temper_special),
-        .geometry = geometry};
+    choice.mode = AttentionMode::kFull;
+    EvaluatedAttention full{ResolveAttention(choice, config)};
+    full.name = text;
+    full.geometry = geometry;
+    return full;
   }
-  AttentionChoice choice = {.mode = AttentionMode::kDynamic, .settings = all.attention};
   if (name.kind == AttentionKind::kProfile) {
     ASSIGN_OR_RETURN(ThresholdProfile profile, ReadProfileFile(name.file));
     RETURN_IF_ERROR(CheckMadeFor(profile, loaded, geometry));
@@ -126,28 +121,22 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
     return InvalidField("prefill_attention",
                         "must be full: a rival chooses blocks of decode rows alone");
   }
-  ResolvedAttention resolved = ResolveAttention(choice, config);
-  AttentionOptions& options = resolved.options;
+  EvaluatedAttention evaluated{ResolveAttention(choice, config)};
+  AttentionOptions& options = evaluated.options;
   const bool dynamic = name.kind == AttentionKind::kDynamic;
   options.relative = name.kind == AttentionKind::kRelative || (dynamic && !config.has_predictor) ||
                      (choice.profile && choice.profile->relative_c);
   if (options.relative) RETURN_IF_ERROR(CheckRelative(config, geometry));
-  if (choice.profile) options.relative_c = choice.profile->relative_c.value_or(options.relative_c);
   if (name.kind == AttentionKind::kRelative) {
     options.relative_c = name.number.value_or(options.relative_c);
   }
   if (options.uniform_floor && config.gate != Gate::kSilu) {
     return InvalidField("floor", "must be none: the model has no gate");
   }
-  if (!resolved.head_z) resolved.used.z = options.z;
-  EvaluatedAttention evaluated = {.name = text,
-                                  .options = options,
-                                  .used = resolved.used,
-                                  .profile = std::move(resolved.profile),
-                                  .head_z = resolved.head_z,
-                                  .temper_special = resolved.temper_special,
-                                  .rival = std::move(rival),
-                                  .geometry = geometry};
+  evaluated.name = text;
+  evaluated.min_mass.reset();  // a profile's: evaluations never go on with full attention
+  evaluated.rival = std::move(rival);
+  evaluated.geometry = geometry;
   if (name.kind == AttentionKind::kConstants) evaluated.constants = name.number;
   return evaluated;
 }

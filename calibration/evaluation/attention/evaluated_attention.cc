@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
-#include <limits>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,16 +16,32 @@ namespace {
 constexpr int32_t kLeastBlock = 4;  // tokens of a block, and what they are a multiple of
 constexpr int32_t kMostBlock = 128;
 
+// Whether all of the text is one.
+template <typename T>
+bool ReadNumber(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 template <typename T>
 absl::Status SetNumber(const std::string& name, const std::string& text, T low, T high,
                        std::optional<T>& out) {
   T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
   // The condition is written so that NaN fails.
-  if (!whole || !(value >= low && value <= high)) {
+  if (!ReadNumber(text, value) || !(value >= low && value <= high)) {
     return InvalidField(name, absl::StrCat("must be a number from ", low, " to ", high));
   }
+  out = value;
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status SetNumber(const std::string& name, const AttentionField& field,
+                       const std::string& text, std::optional<T>& out) {
+  T value{};
+  const bool whole = ReadNumber(text, value);
+  const std::string violation = Violation(field, whole ? static_cast<float>(value) : NAN);
+  if (!violation.empty()) return InvalidField(name, violation);
   out = value;
   return absl::OkStatus();
 }
@@ -135,20 +150,18 @@ absl::Status ParseWay(const std::string& text, AttentionName& out) {
 }  // namespace
 
 std::string RangeOf(const AttentionField& field) {
-  if (field.high == field.low) return absl::StrCat(field.no, "|", field.yes);
+  if (field.IsChoice()) return absl::StrCat(field.no, "|", field.yes);
   return absl::StrCat(field.low, "..", field.high);
 }
 
 absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
                       std::optional<float>& out) {
-  const float low = field.above_low ? std::numeric_limits<float>::min() : field.low;
-  return SetNumber(name, text, low, field.high, out);
+  return SetNumber(name, field, text, out);
 }
 
 absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,
                       std::optional<int32_t>& out) {
-  return SetNumber(name, text, static_cast<int32_t>(field.low), static_cast<int32_t>(field.high),
-                   out);
+  return SetNumber(name, field, text, out);
 }
 
 absl::Status SetField(const std::string& name, const AttentionField& field, const std::string& text,

@@ -26,22 +26,17 @@
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/rivals/rival.h"
 #include "engine/request/attention_settings.h"
-#include "engine/request/threshold_profile.h"
+#include "engine/request/request.h"
 #include "kernels/backend.h"
 #include "kernels/batch.h"
 
 namespace eta {
 
-struct EvaluatedAttention {
-  std::string name;                                 // as the caller spelled it
-  AttentionOptions options;                         // admit_all means full attention
-  AttentionSettings used = {};                      // the settings behind them
-  std::shared_ptr<const ThresholdProfile> profile;  // null: no frozen thresholds
-  bool head_z = false;                              // the profile's z per head instead of options.z
-  bool temper_special = false;                      // keys of control tokens weigh exp(0)
-  std::shared_ptr<const Rival> rival = nullptr;     // chooses the blocks; null: the product
-  std::optional<double> constants = std::nullopt;   // union that thresholds are yet to be fitted to
-  KvGeometry geometry = {};                         // of the cache that it runs on
+struct EvaluatedAttention : ResolvedAttention {
+  std::string name = {};                           // as the caller spelled it
+  std::shared_ptr<const Rival> rival = nullptr;    // chooses the blocks; null: the product
+  std::optional<double> constants = std::nullopt;  // union that thresholds are yet to be fitted to
+  KvGeometry geometry = {};                        // of the cache that it runs on
 };
 
 // Settings of one way of attending; absent: the profile's or the model's. The last two are of the

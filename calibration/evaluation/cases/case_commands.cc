@@ -97,8 +97,8 @@ void AddKernelCaseCommand(CLI::App& app, absl::Status& status) {
       "tau [HQ]; in its metadata block_size, sub_block, z, offset, beta, pinned_blocks, "
       "rescue_chunk,\n"
       "gate, floor, kv_dtype and, unless it is float16, index_dtype. It may also hold\n"
-      "metric [HKV, d, d] and special [T] uint8; and in its metadata sink_blocks, reads, index,\n"
-      "record (int8 or float32), thresholds (given or relative), relative_c.\n"
+      "metric [HKV, d, d] and special [T] uint8; and in its metadata other settings of attention,\n"
+      "index, record (int8 or float32), thresholds (given or relative), relative_c.\n"
       "The result holds out [HQ, d] float64, used [HQ, N] uint8, tokens_per_head [HQ] and\n"
       "tokens_per_kv_head [HKV] int64; with own reads used is admitted, too.");
   sub->callback([command, &status] { status = command->Run(); });
@@ -114,10 +114,8 @@ void AddScoreCommand(CLI::App& app, absl::Status& status) {
       "The case holds tokens [n] int32 and, in mode frozen, profile [L, HQ]; in its metadata\n"
       "prompt_tokens, mode (full, eta, floor, frozen, relative), block_size, sub_block, z, "
       "offset,\n"
-      "beta, pinned_blocks, rescue_chunk, floor and, if they are not the paper's, sink_blocks, "
-      "reads,\n"
-      "special_keys (attend or temper), relative_c. The result holds logits [rows, V], thresholds "
-      "and\n"
+      "beta, pinned_blocks, rescue_chunk, floor and, if they are not the paper's, other settings\n"
+      "of attention and relative_c. The result holds logits [rows, V], thresholds and\n"
       "tokens_attended [L, HQ, rows], tokens_read [L, HKV, rows]; row 0 is the prompt's last\n"
       "position and counts the whole prompt.");
   sub->callback([command, &status] { status = command->Run(); });

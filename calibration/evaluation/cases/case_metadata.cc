@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "calibration/evaluation/attention/evaluated_attention.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -58,31 +60,32 @@ absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::s
   return ChoiceField(metadata, field, choices);
 }
 
-absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata) {
-  ASSIGN_OR_RETURN(const float offset, RealField(metadata, "offset", -100.0f, 100.0f));
-  ASSIGN_OR_RETURN(const float z, RealField(metadata, "z", 0.0f, 16.0f));
-  ASSIGN_OR_RETURN(const int32_t pinned, IntegerField(metadata, "pinned_blocks", 0, 1 << 20));
-  ASSIGN_OR_RETURN(const int32_t rescue, IntegerField(metadata, "rescue_chunk", 1, 1 << 20));
-  ASSIGN_OR_RETURN(const size_t floor, ChoiceField(metadata, "floor", {"none", "uniform"}));
-  ASSIGN_OR_RETURN(const int32_t sinks, metadata.contains("sink_blocks")
-                                            ? IntegerField(metadata, "sink_blocks", 0, 1 << 20)
-                                            : absl::StatusOr<int32_t>(0));
-  ASSIGN_OR_RETURN(const size_t reads, OptionalChoice(metadata, "reads", {"own", "shared"}, 0));
+absl::StatusOr<ResolvedAttention> AttentionFields(const CaseMetadata& metadata) {
+  for (const char* field : {"offset", "z", "pinned_blocks", "floor"}) {
+    if (!metadata.contains(field)) return InvalidField(field, "is missing");
+  }
+  AttentionChoice choice = {.mode = AttentionMode::kDynamic};
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    const auto found = metadata.find(field.name);
+    if (found == metadata.end()) return;
+    status.Update(SetField(field.name, field, found->second, choice.settings.*member));
+  });
+  RETURN_IF_ERROR(status);
+  // What cases do not run.
+  if (choice.settings.confirm) return InvalidField("confirm", "must be absent");
+  if (choice.settings.sparse_prefill) return InvalidField("prefill", "must be absent");
+  if (choice.settings.min_mass) return InvalidField("min_mass", "must be absent");
+  ResolvedAttention resolved = ResolveAttention(choice, ModelConfig());
+  AttentionOptions& options = resolved.options;
+  ASSIGN_OR_RETURN(options.rescue_chunk, IntegerField(metadata, "rescue_chunk", 1, 1 << 20));
   ASSIGN_OR_RETURN(const size_t thresholds,
                    OptionalChoice(metadata, "thresholds", {"given", "relative"}, 0));
-  const bool relative = thresholds == 1;
-  ASSIGN_OR_RETURN(const float relative_c, relative
-                                               ? RealField(metadata, "relative_c", -100.0f, 100.0f)
-                                               : absl::StatusOr<float>(0.0f));
-  return AttentionOptions{.offset = offset,
-                          .z = z,
-                          .pinned_blocks = pinned,
-                          .sink_blocks = sinks,
-                          .rescue_chunk = rescue,
-                          .uniform_floor = floor == 1,
-                          .shared_reads = reads == 1,
-                          .relative = relative,
-                          .relative_c = relative_c};
+  options.relative = thresholds == 1;
+  if (options.relative) {
+    ASSIGN_OR_RETURN(options.relative_c, RealField(metadata, "relative_c", -100.0f, 100.0f));
+  }
+  return resolved;
 }
 
 absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/batch.h"
+#include "engine/request/request.h"
 #include "kernels/kv_geometry.h"
 
 namespace eta {
@@ -28,10 +28,10 @@ absl::StatusOr<size_t> ChoiceField(const CaseMetadata& metadata, const std::stri
 absl::StatusOr<size_t> OptionalChoice(const CaseMetadata& metadata, const std::string& field,
                                       std::initializer_list<const char*> choices, size_t absent);
 
-// Reads offset, z, pinned_blocks, rescue_chunk and floor. Fields that came after the paper may be
-// absent: sink_blocks (0), reads (own), thresholds (given), relative_c (required with relative
-// thresholds).
-absl::StatusOr<AttentionOptions> AttentionFields(const CaseMetadata& metadata);
+// Reads the settings of attention by their names, rescue_chunk, thresholds (given or relative;
+// given where there is none) and with relative ones relative_c. offset, z, pinned_blocks and floor
+// must be there; other settings are the paper's where they are absent.
+absl::StatusOr<ResolvedAttention> AttentionFields(const CaseMetadata& metadata);
 
 // Reads block_size and sub_block into `geometry`.
 absl::Status BlockFields(const CaseMetadata& metadata, KvGeometry& geometry);

@@ -307,7 +307,7 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
   KernelCase out;
   absl::Status status = BlockFields(metadata, out.geometry);
   if (!status.ok()) return status;
-  ASSIGN_OR_RETURN(const AttentionOptions attention, AttentionFields(metadata));
+  ASSIGN_OR_RETURN(const ResolvedAttention attention, AttentionFields(metadata));
   ASSIGN_OR_RETURN(const size_t gate, ChoiceField(metadata, "gate", {"none", "silu"}));
   ASSIGN_OR_RETURN(const float beta, RealField(metadata, "beta", 0.0f, 1000.0f));
   ASSIGN_OR_RETURN(
@@ -315,7 +315,7 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
       ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"}));
   status = ReadIndex(metadata, out.geometry);
   if (!status.ok()) return status;
-  out.attention = attention;
+  out.attention = attention.options;
   out.gate = gate == 1 ? Gate::kSilu : Gate::kNone;
   out.beta = beta;
   out.geometry.dtype =

@@ -155,12 +155,10 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
                    IntegerField(metadata, "prompt_tokens", 1, static_cast<int32_t>(tokens.size())));
   ASSIGN_OR_RETURN(const size_t mode,
                    ChoiceField(metadata, "mode", {"full", "eta", "floor", "frozen", "relative"}));
-  ASSIGN_OR_RETURN(const AttentionOptions attention, AttentionFields(metadata));
+  ASSIGN_OR_RETURN(const ResolvedAttention attention, AttentionFields(metadata));
   ASSIGN_OR_RETURN(const float beta, RealField(metadata, "beta", 0.0f, 1000.0f));
-  ASSIGN_OR_RETURN(const size_t special,
-                   OptionalChoice(metadata, "special_keys", {"attend", "temper"}, 0));
   const bool relative = mode == kRelative;
-  if (attention.relative != relative && metadata.contains("thresholds")) {
+  if (attention.options.relative != relative && metadata.contains("thresholds")) {
     return InvalidField("thresholds", "must be relative in mode relative only");
   }
   ASSIGN_OR_RETURN(const float relative_c, relative
@@ -168,7 +166,7 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
                                                : absl::StatusOr<float>(0.0f));
   KvGeometry blocks;
   RETURN_IF_ERROR(BlockFields(metadata, blocks));
-  if (mode == kFloor && !attention.uniform_floor) {
+  if (mode == kFloor && !attention.options.uniform_floor) {
     return InvalidField("floor", "must be uniform in mode floor");
   }
 
@@ -178,11 +176,11 @@ absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path) {
                    .sub_block = blocks.sub_block,
                    .beta = beta,
                    .dynamic = mode == kDynamic || mode == kFloor,
-                   .attention = attention};
+                   .attention = attention.options,
+                   .temper_special = attention.temper_special};
   out.attention.admit_all = mode == kFull;
   out.attention.relative = relative;
   out.attention.relative_c = relative_c;
-  out.temper_special = special == 1;
   if (mode == kFrozen) {
     ASSIGN_OR_RETURN(out.thresholds,
                      ReadFloats(file, "profile", DType::kFloat32, {kAnySize, kAnySize}));

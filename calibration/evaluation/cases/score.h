@@ -38,8 +38,7 @@ struct ScoreResult {
 };
 
 // Reads tensors tokens and, in mode "frozen", profile [L, HQ] of a safetensors file. Its metadata
-// has prompt_tokens, mode (full, eta, floor, frozen, relative), the parameters of attention and, if
-// it is not attend, special_keys.
+// has prompt_tokens, mode (full, eta, floor, frozen, relative), the parameters of attention.
 // InvalidArgument, naming the field and its limit, for anything missing or out of range.
 absl::StatusOr<ScoreCase> ReadScoreCase(const std::string& path);
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/request/request_validation.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -43,9 +44,10 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
   if (attention.profile) json["profile"] = attention.profile->name;
   const AttentionOptions& options = attention.options;
   if (attention.head_z) json["z_per_head"] = attention.profile->head_z;
+  const AttentionSettings used = UsedSettings(attention);
   ForEachSetting([&](const AttentionField& field, auto member) {
-    if (!(attention.used.*member)) return;
-    const auto value = *(attention.used.*member);
+    if (!(used.*member)) return;
+    const auto value = *(used.*member);
     if constexpr (std::is_same_v<decltype(value), const bool>) {
       if (!field.IsYesOrNo()) {
         json[field.name] = field.Word(value);

@@ -106,13 +106,8 @@ std::string DescribeThresholds(const v1::Profile& profile) {
                         WithoutControls(profile.weights()));
   absl::StatusOr<AttentionSettings> settings = ReadSettings("", profile);
   if (!settings.ok()) return text;
-  if (profile.has_relative_threshold()) {
-    settings->z.reset();
-    settings->uniform_floor.reset();
-    settings->temper_special.reset();
-  } else if (!profile.z_per_head().empty()) {
-    settings->z.reset();
-  }
+  if (profile.has_relative_threshold()) settings = ReadByRelative(*settings);
+  if (!profile.z_per_head().empty()) settings->z.reset();
   return absl::StrCat(text, "requests run with: ", Describe(*settings), "\n");
 }
 

@@ -111,10 +111,10 @@ TEST_F(NeedlesTest, TheEmbeddedModelFindsThemWithFullAttentionAndNotWithoutTheir
       {.geometry = MakeKvGeometry(config_, DType::kFloat16), .max_context = 1024});
   ASSERT_TRUE(runner.ok()) << runner.status();
   const std::vector<EvaluatedAttention> ways = {
-      {.name = "full", .options = {.admit_all = true}, .profile = nullptr},
-      {.name = "dynamic", .options = {}, .profile = nullptr},
+      {{.options = {.admit_all = true}}, "full"},
+      {{}, "dynamic"},
       // Nothing but the last block and the tail.
-      {.name = "blind", .options = {.offset = -100.0f, .pinned_blocks = 1}, .profile = nullptr}};
+      {{.options = {.offset = -100.0f, .pinned_blocks = 1}}, "blind"}};
   const auto scores = EvaluateNeedles(**runner, *windows, ways, {});
   ASSERT_TRUE(scores.ok()) << scores.status();
   EXPECT_THAT((*scores)[0].hits, Each(true));
@@ -137,15 +137,14 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
   ASSERT_TRUE(runner.ok()) << runner.status();
   const std::shared_ptr<const Rival> h2o =
       MakeH2o({.window = {0.2}, .share = 0.2, .silu = true, .beta = 5.0f});
-  std::vector<EvaluatedAttention> ways = {
-      {.name = "h2o", .options = {}, .profile = nullptr, .rival = h2o},
-      {.name = "full", .options = {.admit_all = true}, .profile = nullptr},
-      {.name = "offset", .options = {.offset = 1.0f}, .profile = nullptr},
-      {.name = "quest", .options = {}, .profile = nullptr, .rival = MakeQuest(0.3)},
-      {.name = "tempered", .options = {}, .profile = nullptr, .temper_special = true},
-      {.name = "sparse", .options = {.sparse_prefill = true}, .profile = nullptr},
-      {.name = "h2o again", .options = {}, .profile = nullptr, .rival = h2o},
-      {.name = "dynamic", .options = {}, .profile = nullptr}};
+  std::vector<EvaluatedAttention> ways = {{{}, "h2o", h2o},
+                                          {{.options = {.admit_all = true}}, "full"},
+                                          {{.options = {.offset = 1.0f}}, "offset"},
+                                          {{}, "quest", MakeQuest(0.3)},
+                                          {{.temper_special = true}, "tempered"},
+                                          {{.options = {.sparse_prefill = true}}, "sparse"},
+                                          {{}, "h2o again", h2o},
+                                          {{}, "dynamic"}};
   for (EvaluatedAttention& way : ways) way.geometry = geometry;
   EXPECT_TRUE(SamePrompt(ways[0], ways[1]));
   for (const size_t other : {2, 4, 5}) EXPECT_FALSE(SamePrompt(ways[0], ways[other])) << other;

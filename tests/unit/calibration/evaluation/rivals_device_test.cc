@@ -108,7 +108,7 @@ class RivalsOnDevices : public ::testing::TestWithParam<DeviceUnderTest> {
 
   static EvaluatedAttention Way(std::shared_ptr<const Rival> rival, AttentionOptions options = {}) {
     options.uniform_floor = false;
-    return {.name = "rival", .options = options, .profile = nullptr, .rival = std::move(rival)};
+    return {{.options = options}, "rival", std::move(rival)};
   }
 
   static double Distance(std::span<const float> a, std::span<const float> b) {
@@ -134,9 +134,7 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
     Load(gated);
     const AttentionOptions sinks = {.pinned_blocks = 1, .sink_blocks = 1, .shared_reads = true};
     std::vector<EvaluatedAttention> ways = {
-        {.name = "full",
-         .options = {.uniform_floor = false, .admit_all = true},
-         .profile = nullptr},
+        {{.options = {.uniform_floor = false, .admit_all = true}}, "full"},
         Way(nullptr),
         Way(MakeTopK(0.3)),
         Way(MakeTopK(0.3), sinks),

@@ -128,7 +128,7 @@ class RivalsTest : public ::testing::Test {
 
   static EvaluatedAttention Way(std::shared_ptr<const Rival> rival, AttentionOptions options) {
     options.uniform_floor = false;
-    return {.name = "rival", .options = options, .profile = nullptr, .rival = std::move(rival)};
+    return {{.options = options}, "rival", std::move(rival)};
   }
   std::vector<AttentionScore> Score(const std::vector<EvaluatedAttention>& attentions) {
     auto scores =
@@ -147,14 +147,13 @@ class RivalsTest : public ::testing::Test {
 
 TEST_F(RivalsTest, WhoeverAdmitsAllComputesFullAttention) {
   const AttentionOptions options = {.shared_reads = true};
-  const auto scores = Score(
-      {{.name = "full", .options = {.uniform_floor = false, .admit_all = true}, .profile = nullptr},
-       Way(MakeTopK(1.0), options),
-       Way(MakeQuest(1.0), options),
-       Way(MakeOracle(-100.0f), options),
-       Way(MakeWindow({1e6}), options),
-       Way(MakeBigBird({1.0}, 1), options),
-       Way(MakeH2o({.window = {16.0}, .share = 1.0}), options)});
+  const auto scores = Score({{{.options = {.uniform_floor = false, .admit_all = true}}, "full"},
+                             Way(MakeTopK(1.0), options),
+                             Way(MakeQuest(1.0), options),
+                             Way(MakeOracle(-100.0f), options),
+                             Way(MakeWindow({1e6}), options),
+                             Way(MakeBigBird({1.0}, 1), options),
+                             Way(MakeH2o({.window = {16.0}, .share = 1.0}), options)});
   for (const AttentionScore& score : scores) {
     EXPECT_NEAR(score.loss.mean, scores[0].loss.mean, 1e-5);
     EXPECT_DOUBLE_EQ(score.union_density, 1.0);

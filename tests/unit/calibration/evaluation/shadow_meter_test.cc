@@ -30,8 +30,7 @@ class ShadowMeterTest : public ::testing::Test {
   }
 
   std::optional<ShadowSummary> Measure(const AttentionOptions& options, double share) {
-    const std::vector<EvaluatedAttention> ways = {
-        {.name = "way", .options = options, .profile = nullptr}};
+    const std::vector<EvaluatedAttention> ways = {{{.options = options}, "way"}};
     const auto scores = EvaluatePerplexity(*runner_, windows_, ways,
                                            {.prefill = 64, .recall = false, .mass = share});
     EXPECT_TRUE(scores.ok()) << scores.status();

@@ -1,7 +1,6 @@
 #include "service/generate/convert.h"
 
 #include "engine/base/error.h"
-#include "engine/request/request_validation.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
@@ -255,13 +254,12 @@ TEST(ToMessage, StartedNamesTheProfileAndHidesWhatFullAttentionDoesNotRead) {
   profile->version = 3;
   event.attention.mode = AttentionMode::kProfile;
   event.attention.profile = profile;
-  event.attention.used = {.z = 1.5f, .uniform_floor = true};
   used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_EQ(used.profile(), "wiki");
   EXPECT_EQ(used.profile_version(), 3);
   EXPECT_EQ(used.floor(), v1::FLOOR_UNIFORM);
   EXPECT_TRUE(used.has_z());
-  event.attention.used.z.reset();
+  event.attention.head_z = true;
   EXPECT_FALSE(ToMessage(event, MakeServedModel()).started().attention().has_z())
       << "each head has its own";
 }
@@ -293,25 +291,24 @@ TEST(ToMessage, StartedNamesFormatsThatTheProfileWasNotCalibratedWith) {
 TEST(ToMessage, StartedNamesWhatGoesBeyondThePaper) {
   StartedEvent event;
   event.attention.mode = AttentionMode::kFull;
-  event.attention.used.temper_special = true;
+  event.attention.temper_special = true;
   v1::AttentionUsed used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_EQ(used.special_keys(), v1::SPECIAL_KEYS_TEMPER);
   EXPECT_FALSE(used.has_sink_blocks() || used.has_reads() || used.has_relative_threshold() ||
                used.has_min_mass() || used.has_begin() || used.has_confirm() || used.has_prefill());
 
-  event.attention = ResolveAttention({.mode = AttentionMode::kDynamic}, MakeServedModel().config);
+  event.attention.mode = AttentionMode::kDynamic;
   used = ToMessage(event, MakeServedModel()).started().attention();
   EXPECT_TRUE(used.has_sink_blocks());
   EXPECT_EQ(used.sink_blocks(), 0);
   EXPECT_EQ(used.reads(), v1::READS_OWN);
   EXPECT_FALSE(used.has_relative_threshold() || used.has_min_mass() || used.has_begin());
 
-  event.attention.used = {.sink_blocks = 1,
-                          .shared_reads = true,
-                          .confirm = true,
-                          .sparse_prefill = true,
-                          .temper_special = false,
-                          .min_mass = 0.75f};
+  event.attention.temper_special = false;
+  event.attention.options.sink_blocks = 1;
+  event.attention.options.shared_reads = true;
+  event.attention.options.confirm = true;
+  event.attention.options.sparse_prefill = true;
   event.attention.options.relative = true;
   event.attention.options.relative_c = -4.5f;
   event.attention.min_mass = 0.75f;
