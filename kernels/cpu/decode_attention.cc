@@ -250,8 +250,7 @@ class SegmentReader {
   uint32_t Confirm(int32_t ordinal, uint32_t mask, size_t own) const {
     const AttentionOptions& options = group_.sequence->attention;
     const int32_t full_blocks = group_.num_keys / tile_.block_size;
-    if (ordinal < options.sink_blocks || ordinal >= full_blocks - options.pinned_blocks)
-      return mask;
+    if (IsAlwaysRead(options, ordinal, full_blocks)) return mask;
     uint32_t kept = mask & ~group_.pruning_heads;
     for (size_t h = 0; h < num_heads_; ++h) {
       if (group_.rescued[h] == ordinal) kept |= mask & uint32_t{1} << h;

@@ -23,7 +23,7 @@ Admission Admit(const std::vector<float>& bounds, float threshold,
   std::vector<bool>& admitted = admission.blocks;
   admitted.resize(bounds.size());
   for (int32_t j = 0; j < n; ++j) {
-    admitted[static_cast<size_t>(j)] = options.admit_all || AlwaysRead(options, j, n) ||
+    admitted[static_cast<size_t>(j)] = options.admit_all || IsAlwaysRead(options, j, n) ||
                                        bounds[static_cast<size_t>(j)] >= threshold;
   }
   // Rescue: a head that admitted no block of the first chunk admits the one with the largest bound.

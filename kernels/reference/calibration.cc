@@ -72,7 +72,7 @@ void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Ro
     const auto keys = static_cast<uint64_t>(
         std::count_if(begin, end, [&](double score) { return score >= threshold; }));
     if (keys == 0) continue;
-    if (j == n || AlwaysRead(row.sequence.attention, j, n)) {  // the tail comes last
+    if (j == n || IsAlwaysRead(row.sequence.attention, j, n)) {  // the tail comes last
       cells[at.unconditional()] += keys;
       continue;
     }

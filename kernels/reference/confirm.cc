@@ -62,7 +62,7 @@ void ConfirmReads(const AttentionParams& params, const Row& row) {
         if ((heads[i] >> g & 1) == 0) continue;
         const int32_t h = kv_head * group + g;
         const float threshold = thresholds[h] - options.offset;
-        const bool keeps = AlwaysRead(options, ordinal, n) || rescued[h] == ordinal ||
+        const bool keeps = IsAlwaysRead(options, ordinal, n) || rescued[h] == ordinal ||
                            attends_to_all[static_cast<size_t>(g)] ||
                            TrueBound(params, row, h, ordinal) >= threshold;
         if (keeps) kept |= uint32_t{1} << g;

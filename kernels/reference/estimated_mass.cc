@@ -17,10 +17,6 @@ constexpr float kEmpty = -std::numeric_limits<float>::infinity();  // log of 0
 
 }  // namespace
 
-bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t n) {
-  return ordinal < options.sink_blocks || ordinal >= n - options.pinned_blocks;
-}
-
 EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
                            float softmax_scale) {
   const KvGeometry& geometry = pages.geometry();
@@ -39,7 +35,7 @@ EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head
     const RecordScores scores =
         ScoresOf(record.View(geometry), {q, static_cast<size_t>(geometry.head_dim)}, softmax_scale);
     mass.blocks.push_back(BlockMass<float>(scores, others));
-    if (AlwaysRead(row.sequence.attention, j, n)) {
+    if (IsAlwaysRead(row.sequence.attention, j, n)) {
       for (int32_t t = j * b; t < (j + 1) * b; ++t) row_mass = add_key(row_mass, t);
     } else {
       const float gaussian =

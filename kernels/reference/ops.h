@@ -115,9 +115,6 @@ struct Admission {
 Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Row& row,
                       int32_t query_head);
 
-// Whether the row reads full block `ordinal` of `n` in any case: a sink or a pinned one.
-bool AlwaysRead(const AttentionOptions& options, int32_t ordinal, int32_t n);
-
 // Whether the sequence tempers the key at `position`.
 bool Tempered(const SequenceRows& sequence, int32_t position);
 
