@@ -109,7 +109,7 @@ void Sequence::AttendAt(int32_t position, SequenceRows& rows) const {
 }
 
 void Sequence::AddShadow(float mass, float error) {
-  attention_.Add({.shadow_row_layers = 1, .mass_kept_sum = mass, .output_error_sum = error});
+  attention_.Add(CountShadowRow(mass, error));
   if (guarded()) mass_.Add(mass);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/passes/pass_cells.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"

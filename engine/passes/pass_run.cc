@@ -74,7 +74,7 @@ void PassRun::AddShadow(float mass, float error) {
   outcome_.mass.push_back(mass);
   outcome_.error.push_back(error);
   if (!std::isfinite(mass) || !std::isfinite(error)) return;
-  Count({.shadow_row_layers = 1, .mass_kept_sum = mass, .output_error_sum = error});
+  Count(CountShadowRow(mass, error));
 }
 
 void PassRun::Advance(const SequenceRows& rows) {

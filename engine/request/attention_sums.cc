@@ -81,14 +81,18 @@ AttentionSums CountPrefillRow(const ModelConfig& config, int32_t kv_len, const R
   const int64_t heads = config.num_query_heads;
   int64_t attended = 0;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const int32_t* of_layer = counts.tokens_attended + layer * counts.stride * heads;
-    attended = std::accumulate(of_layer, of_layer + heads, attended);
+    attended +=
+        SumOf(counts.tokens_attended + layer * counts.stride * heads, config.num_query_heads);
   }
   const int64_t eligible = int64_t{kv_len} * config.num_layers * heads;
   return {.prefill_rows = 1,
           .prefill_keys_attended = attended,
           .prefill_keys_eligible = eligible,
           .prefill_density_sum = Share(attended, eligible)};
+}
+
+AttentionSums CountShadowRow(float mass, float error) {
+  return {.shadow_row_layers = 1, .mass_kept_sum = mass, .output_error_sum = error};
 }
 
 int64_t IndexBytesRead(const AttentionOptions& options, const KvGeometry& geometry, int32_t kv_len,

@@ -77,6 +77,8 @@ AttentionSums CountFallbackRow(const ModelConfig& config, const KvGeometry& geom
                                int32_t kv_len);
 // A row of sparse prefill; reads tokens_attended alone.
 AttentionSums CountPrefillRow(const ModelConfig& config, int32_t kv_len, const RowCounts& counts);
+// A row of one layer that was measured against full attention.
+AttentionSums CountShadowRow(float mass, float error);
 
 // Bytes that selection reads per layer and KV head to choose the blocks of a decode row: records of
 // its full blocks, and with relative thresholds the keys of the blocks and the tail that are always

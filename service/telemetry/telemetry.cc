@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/model/kv_cache.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -45,9 +44,6 @@ void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
   const std::lock_guard lock(mutex_);
   model_ = info.model_name;
   config_ = info.config;
-  shape_ = {.num_layers = info.config.num_layers,
-            .num_query_heads = info.config.num_query_heads,
-            .num_kv_heads = info.config.num_kv_heads};
   load_duration_ = load_duration;
   SeriesOf(AttentionMode::kFull);
   SeriesOf(ResolveAttention({}, info.config).mode);
@@ -69,7 +65,9 @@ Telemetry::Account& Telemetry::FindAccount(const AccountKey& key) {
   Account account{
       .series = {.tenant = tenant, .mode = mode, .profile = profile, .version = version},
       .mode = &SeriesOf(mode),
-      .heads = HeadTotals(shape_)};
+      .heads = HeadTotals({.num_layers = config_.num_layers,
+                           .num_query_heads = config_.num_query_heads,
+                           .num_kv_heads = config_.num_kv_heads})};
   return accounts_.emplace(key, std::move(account)).first->second;
 }
 
@@ -117,26 +115,20 @@ void Telemetry::CountTokens(const StepReport& report, Clock::time_point now) {
 }
 
 void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now) {
-  step_accounts_.clear();
   step_rows_.clear();
   for (const DecodeRowReport& row : report.decode) {
-    Account& account =
-        AccountOf(*row.request, row.attention->mode, row.attention->profile.get(), now);
+    const ThresholdProfile* const profile = row.attention->profile.get();
+    Account& account = AccountOf(*row.request, row.attention->mode, profile, now);
     account.series.attention.Add(row.sums);
     if (row.fallback()) continue;
-    step_accounts_.push_back(&account);
     step_rows_.push_back({.report = &row, .totals = &account.heads});
+    account.window.Add({.decode_rows = 1,
+                        .head_density = row.sums.head_density_sum,
+                        .union_density = row.sums.union_density_sum,
+                        .context = row.kv_len},
+                       profile != nullptr && profile->MeasuredAt(row.kv_len), now);
   }
   HeadTotals::Add(report, step_rows_);
-  for (size_t i = 0; i < step_rows_.size(); ++i) {
-    const DecodeRowReport& row = *step_rows_[i].report;
-    const ThresholdProfile* const profile = row.attention->profile.get();
-    step_accounts_[i]->window.Add({.decode_rows = 1,
-                                   .head_density = row.sums.head_density_sum,
-                                   .union_density = row.sums.union_density_sum,
-                                   .context = row.kv_len},
-                                  profile != nullptr && profile->MeasuredAt(row.kv_len), now);
-  }
 }
 
 void Telemetry::CountPrefill(const StepReport& report, Clock::time_point now) {
@@ -150,8 +142,7 @@ void Telemetry::CountShadow(const StepReport& report, Clock::time_point now) {
   for (const ShadowReport& row : report.shadow) {
     const ThresholdProfile* const profile = row.attention->profile.get();
     Account& account = AccountOf(*row.request, row.attention->mode, profile, now);
-    account.series.attention.Add(
-        {.shadow_row_layers = 1, .mass_kept_sum = row.mass, .output_error_sum = row.error});
+    account.series.attention.Add(CountShadowRow(row.mass, row.error));
     account.series.mass_kept.Observe(row.mass);
     account.window.Add({.shadow_row_layers = 1, .mass_kept = row.mass, .output_error = row.error},
                        profile != nullptr && profile->MeasuredAt(row.kv_len), now);

@@ -118,7 +118,6 @@ class Telemetry final : public Observer, public CallObserver {
   LabelNames tenants_;
   std::string model_;
   ModelConfig config_;
-  HeadShape shape_;
   std::chrono::nanoseconds load_duration_{0};
   ServerSeries server_;
   std::map<AttentionMode, ModeSeries> modes_;
@@ -133,9 +132,7 @@ class Telemetry final : public Observer, public CallObserver {
   std::array<std::array<LatencyWindow, kWindows>, kLatencies> latencies_;
   RateWindow steps_;
   RateWindow tokens_;
-  // Of the step at hand:
-  std::vector<Account*> step_accounts_;  // of its decode rows
-  std::vector<HeadTotals::Row> step_rows_;
+  std::vector<HeadTotals::Row> step_rows_;  // of the step at hand
 };
 
 }  // namespace eta
