@@ -250,13 +250,12 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
 bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   if (step.shadow.empty()) return false;
   step.shadow.Read();
+  std::vector<MassEstimate> masses(step.members.size());
   for (const ShadowRow& row : step.shadow.rows()) {
     if (!std::isfinite(row.mass) || !std::isfinite(row.error)) continue;
     Sequence& sequence = *step.members[row.member].sequence;
     sequence.AddShadow(row.mass, row.error);
-    if (options_.live_mass != nullptr) {
-      options_.live_mass->Add(sequence.request().tenant, sequence.attention(), row.mass, now);
-    }
+    masses[row.member].Add(row.mass);
     if (observer_ == nullptr) continue;
     step.shadow_rows.push_back({.request = &sequence.request(),
                                 .attention = &sequence.attention(),
@@ -266,6 +265,10 @@ bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   }
   bool changed = false;
   for (size_t i = 0; i < step.members.size(); ++i) {
+    const Sequence& sequence = *step.members[i].sequence;
+    if (options_.live_mass != nullptr && masses[i].count() > 0) {
+      options_.live_mass->Add(sequence.request().tenant, sequence.attention(), masses[i], now);
+    }
     if (goes_on_[i] && step.members[i].sequence->GoFullBelowMinMass()) changed = true;
   }
   return changed;

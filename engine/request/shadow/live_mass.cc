@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -20,7 +21,7 @@ std::string KindOf(const std::string& tenant, const ResolvedAttention& attention
     const ThresholdProfile& profile = *attention.profile;
     absl::StrAppend(&kind, profile.name.size(), ":", profile.name, "@", profile.version, ";");
   }
-  AttentionSettings settings = attention.used;
+  AttentionSettings settings = UsedSettings(attention);
   settings.min_mass.reset();  // what is asked of them does not change what they keep
   absl::StrAppend(&kind, Describe(settings));
   if (options.relative) absl::StrAppend(&kind, ";", options.relative_c);
@@ -29,8 +30,8 @@ std::string KindOf(const std::string& tenant, const ResolvedAttention& attention
 
 }  // namespace
 
-void LiveMass::Add(const std::string& tenant, const ResolvedAttention& attention, float mass,
-                   Clock::time_point now) {
+void LiveMass::Add(const std::string& tenant, const ResolvedAttention& attention,
+                   const MassEstimate& mass, Clock::time_point now) {
   const int64_t number = SlotAt(now);
   std::string name = KindOf(tenant, attention);
   const MutexLock lock(mutex_);

@@ -30,8 +30,8 @@ class LiveMass {
   static constexpr int64_t kProbes = 16;
   static constexpr size_t kMostKinds = 1024;  // above these, what was not measured for longest goes
 
-  // A measured row-layer.
-  void Add(const std::string& tenant, const ResolvedAttention& attention, float mass,
+  // The row-layers of one request that were measured together.
+  void Add(const std::string& tenant, const ResolvedAttention& attention, const MassEstimate& mass,
            Clock::time_point now);
   // Whether a request that comes now, and wishes to begin full where recent mass was low, does;
   // without min_mass it never does.

@@ -189,7 +189,9 @@ class LiveMassTest : public ::testing::Test {
     return attention;
   }
   void Add(const ResolvedAttention& attention, float mass, int rows = 20) {
-    for (int i = 0; i < rows; ++i) live_.Add("acme", attention, mass, now_);
+    MassEstimate masses;
+    for (int i = 0; i < rows; ++i) masses.Add(mass);
+    live_.Add("acme", attention, masses, now_);
   }
   bool BeginsFull(const ResolvedAttention& attention, const std::string& tenant = "acme") {
     return live_.BeginsFull(tenant, attention, now_);
@@ -206,7 +208,7 @@ TEST_F(LiveMassTest, RequestsOfAVersionThatLacksMassBeginFull) {
   EXPECT_FALSE(BeginsFull(Under(2, 0.9f))) << "another version";
   EXPECT_FALSE(BeginsFull(Under(1, 0.9f), "globex"));
   ResolvedAttention wider = Under(1, 0.9f);
-  wider.used.offset = 1.0f;
+  wider.options.offset = 1.0f;
   EXPECT_FALSE(BeginsFull(wider)) << "it does not attend alike";
   ResolvedAttention careless = Under(1, 0.9f);
   careless.min_mass.reset();
