@@ -79,9 +79,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<std::unique_ptr<Engine>> engines;
-  for (auto& engine : opened) {
-    if (!engine.ok()) return engine.status();
-    engines.push_back(*std::move(engine));
+  for (auto& one : opened) {
+    ASSIGN_OR_RETURN(auto engine, std::move(one));
+    engines.push_back(std::move(engine));
   }
   Limits whole = options.limits;
   whole.max_context = engines.front()->limits().max_context;

@@ -99,9 +99,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   ModelConfig config = of_model;
   config.index = options_.index.value_or(config.index);
   options_.limits.max_context = ContextLimit(config, options_.limits.max_context);
-  const auto layout =
-      backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype));
-  if (!layout.ok()) return layout.status();
+  RETURN_IF_ERROR(
+      backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype)).status());
   auto model =
       Model::Load(checkpoint, *backend_,
                   {.weights = options_.weights,

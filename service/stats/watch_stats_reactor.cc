@@ -35,10 +35,9 @@ absl::Status WatchStatsReactor::Begin(const grpc::ByteBuffer& message) {
   const ServerOptions& options = service_.options;
   ASSIGN_OR_RETURN(const auto caller,
                    Admit(context(), service_, kStatsRoles, record(), Admission::kAlways));
-  ASSIGN_OR_RETURN(auto request,
+  ASSIGN_OR_RETURN(request_,
                    ParseMessage<v1::WatchStatsRequest>(message, options.max_message_bytes));
-  ASSIGN_OR_RETURN(const auto interval, ToInterval(request));
-  request_ = std::move(request);
+  ASSIGN_OR_RETURN(const auto interval, ToInterval(request_));
   RETURN_IF_ERROR(MakeQuery(caller));
   shown_ = KeptShown(ShownBy(context(), service_.identity.rules().tenant_header));
   return watchers_.Add(std::static_pointer_cast<WatchStatsReactor>(shared_from_this()), interval,

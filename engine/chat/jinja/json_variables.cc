@@ -41,7 +41,7 @@ class Reader {
   }
   bool string(string_t& text) { return Put(MakeText(heap_, std::move(text))); }
   bool binary(binary_t& /*bytes*/) { return false; }
-  bool start_object(size_t /*size*/) { return Begin(true); }
+  bool start_object(size_t /*size*/) { return Begin(); }
   bool key(string_t& name) {
     open_.back().keys.push_back(MakeText(heap_, std::move(name)));
     return true;
@@ -56,7 +56,7 @@ class Reader {
     }
     return Put(MakeDict(heap_, std::move(entries)));
   }
-  bool start_array(size_t /*size*/) { return Begin(false); }
+  bool start_array(size_t /*size*/) { return Begin(); }
   bool end_array() {
     std::vector<Value> items = std::move(open_.back().values);
     open_.pop_back();
@@ -72,7 +72,7 @@ class Reader {
     std::vector<Value> values;
   };
 
-  bool Begin(bool /*object*/) {
+  bool Begin() {
     open_.emplace_back();
     return true;
   }

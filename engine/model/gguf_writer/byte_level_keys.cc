@@ -1,6 +1,5 @@
 // A tokenizer.json of byte-level BPE as GGUF's metadata.
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/input_file.h"

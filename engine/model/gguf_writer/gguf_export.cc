@@ -1,9 +1,7 @@
 #include "engine/model/gguf_writer/gguf_export.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <system_error>
 #include <utility>

@@ -58,8 +58,7 @@ absl::Status SetEnds(const std::vector<int32_t>& ends, const std::vector<std::st
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// Of a tokenizer.model: the keys that are its own.
 absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size, GgufTokens& tokens,
                           GgufHead& head) {
   ASSIGN_OR_RETURN(const auto table, ParsePieceTable(tokenizer_model));
@@ -80,6 +79,8 @@ absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size,
   }
   return absl::OkStatus();
 }
+
+}  // namespace
 
 absl::Status SetTokenizerKeys(const TokenizerFiles& files, int32_t vocab_size,
                               const GgufSpecialIds& ids, GgufHead& head) {

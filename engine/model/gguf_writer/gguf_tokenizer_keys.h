@@ -32,11 +32,8 @@ struct GgufTokens {
   std::optional<int32_t> bos;      // what the tokenizer begins every text with
 };
 
-// The two kinds, for SetTokenizerKeys: of a tokenizer.json and of a tokenizer.model. They set the
-// keys that are their own.
+// For SetTokenizerKeys: the keys of a tokenizer.json alone.
 absl::Status SetByteLevelKeys(const std::string& tokenizer_json, GgufTokens& tokens,
                               GgufHead& head);
-absl::Status SetPieceKeys(const std::string& tokenizer_model, size_t vocab_size, GgufTokens& tokens,
-                          GgufHead& head);
 
 }  // namespace eta

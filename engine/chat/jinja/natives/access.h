@@ -1,8 +1,6 @@
 // What can be reached from a value: attributes, items, slices. Nothing of Python's own objects.
 #pragma once
 
-#include <string_view>
-
 #include "absl/status/statusor.h"
 #include "engine/chat/jinja/natives/native.h"
 #include "engine/chat/jinja/values/value.h"

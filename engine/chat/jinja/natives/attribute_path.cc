@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "engine/chat/jinja/natives/access.h"

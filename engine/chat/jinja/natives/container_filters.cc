@@ -1,6 +1,5 @@
 // lint: untrusted-input, fuzz-covered
 // Filters of lists and dicts, and the methods of dicts.
-#include <string>
 #include <utility>
 #include <vector>
 

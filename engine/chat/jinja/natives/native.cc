@@ -114,7 +114,7 @@ absl::Status NotKnown(std::string sentence) {
 }
 
 absl::StatusOr<Arguments> Arguments::Bind(const Native& native, Call call) {
-  const std::string what = "'" + std::string(native.name) + "'";
+  const auto what = [&] { return "'" + std::string(native.name) + "'"; };
   Arguments arguments;
   arguments.native_ = &native;
   arguments.values_.resize(native.parameters.size());
@@ -123,24 +123,25 @@ absl::StatusOr<Arguments> Arguments::Bind(const Native& native, Call call) {
     return arguments;
   }
   if (call.positional.size() > native.parameters.size()) {
-    return Fail(what + " takes at most " + std::to_string(native.parameters.size()) + " arguments");
+    return Fail(what() + " takes at most " + std::to_string(native.parameters.size()) +
+                " arguments");
   }
   std::move(call.positional.begin(), call.positional.end(), arguments.values_.begin());
   for (auto& [name, value] : call.named) {
     const auto parameter = std::find(native.parameters.begin(), native.parameters.end(), name);
     if (parameter == native.parameters.end()) {
-      return Fail(what + " has no argument '" + std::string(name) + "'");
+      return Fail(what() + " has no argument '" + std::string(name) + "'");
     }
     auto& slot = arguments.values_[static_cast<size_t>(parameter - native.parameters.begin())];
-    if (slot) return Fail(what + " has argument '" + std::string(name) + "' twice");
+    if (slot) return Fail(what() + " has argument '" + std::string(name) + "' twice");
     slot = std::move(value);
   }
   for (size_t at = 0; at < native.parameters.size(); ++at) {
+    const bool given = arguments.values_[at].has_value();
+    if (given ? at < native.known : at >= native.required) continue;
     const std::string argument = "argument '" + std::string(native.parameters[at]) + "'";
-    if (at < native.required && !arguments.values_[at]) return Fail(what + " needs " + argument);
-    if (at >= native.known && arguments.values_[at]) {
-      return NotKnown(argument + " of " + what + " is not known here");
-    }
+    if (!given) return Fail(what() + " needs " + argument);
+    return NotKnown(argument + " of " + what() + " is not known here");
   }
   return arguments;
 }

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/base/status_macros.h"

@@ -88,6 +88,10 @@ struct ReprWriter {
   }
 };
 
+absl::Status AppendRepr(Heap& heap, const Value& value, TextBuilder& out) {
+  return AppendNested(heap, value, ReprWriter(), out);
+}
+
 }  // namespace
 
 std::string RealText(double real) {
@@ -108,10 +112,6 @@ std::string RealText(double real) {
   std::string out(buffer.data(), fixed);
   if (out.find('.') == std::string::npos) out += ".0";
   return out;
-}
-
-absl::Status AppendRepr(Heap& heap, const Value& value, TextBuilder& out) {
-  return AppendNested(heap, value, ReprWriter(), out);
 }
 
 absl::Status AppendStr(Heap& heap, const Value& value, TextBuilder& out) {

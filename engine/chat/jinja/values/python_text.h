@@ -11,7 +11,6 @@ namespace eta::jinja {
 
 // UNIMPLEMENTED for what Python would show by its address in memory.
 absl::Status AppendStr(Heap& heap, const Value& value, TextBuilder& out);
-absl::Status AppendRepr(Heap& heap, const Value& value, TextBuilder& out);
 // A text for itself, else str() as a text.
 absl::StatusOr<Value> ToText(Heap& heap, const Value& value);
 

@@ -27,7 +27,6 @@ class TextBuilder {
   // Bytes [begin, end) of a text.
   void Append(const Text& text, size_t begin, size_t end);
   size_t size() const { return bytes_.size(); }
-  std::string_view bytes() const { return bytes_; }
 
   Value Finish();  // the builder is empty afterwards
   // What has been put together, for what outlives the heap.
