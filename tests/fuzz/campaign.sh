@@ -71,12 +71,13 @@ options_of() {
 }
 
 run_one() {
-  local name=$1 found=$build/corpus/$1 bad=$build/artifacts/$1 options
-  mkdir -p "$found" "$bad" "$build/logs"
+  local name=$1 found=$build/corpus/$1 bad=$build/artifacts/$1 kept=$build/kept/$1 options
+  mkdir -p "$found" "$bad" "$kept" "$build/logs"
+  tar -xf "$root/tests/fuzz/corpus/$name.tar" -C "$kept"
   mapfile -t options < <(options_of "$name")
   "$build/bin/${name}_fuzz" "${options[@]}" -timeout="$timeout" -rss_limit_mb=256 \
     -max_total_time="$seconds" -runs="$runs" -print_final_stats=1 -artifact_prefix="$bad/" \
-    "$found" "$root/tests/fuzz/corpus/$name" >"$build/logs/$name.log" 2>&1
+    "$found" "$kept" >"$build/logs/$name.log" 2>&1
 }
 
 statistic() { sed -n "s/^stat::$2: *//p" "$build/logs/$1.log" | tail -n 1; }

@@ -34,8 +34,10 @@ binaries=()
 for source in "$root"/tests/fuzz/*_fuzz.cc; do
   name=$(basename "$source" _fuzz.cc)
   [ -x "$build/bin/${name}_fuzz" ] || continue
+  mkdir "$work/$name"
+  tar -xf "$root/tests/fuzz/corpus/$name.tar" -C "$work/$name"
   LLVM_PROFILE_FILE="$work/$name.profraw" "$build/bin/${name}_fuzz" -runs=0 -rss_limit_mb=1024 \
-    "$root/tests/fuzz/corpus/$name" >"$work/log" 2>&1 || {
+    "$work/$name" >"$work/log" 2>&1 || {
     tail -n 20 "$work/log"
     exit 1
   }

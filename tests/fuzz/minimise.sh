@@ -21,9 +21,11 @@ if [ ${#targets[@]} -eq 0 ]; then
 fi
 
 for name in "${targets[@]}"; do
-  kept=$root/tests/fuzz/corpus/$name
+  corpus=$root/tests/fuzz/corpus/$name.tar
+  kept=$(mktemp -d)
   small=$(mktemp -d)
-  mkdir -p "$build/corpus/$name" "$kept"
+  mkdir -p "$build/corpus/$name"
+  if [ -f "$corpus" ]; then tar -xf "$corpus" -C "$kept"; fi
   # Of inputs that reach the same edges, however often, the smallest is taken.
   "$build/bin/${name}_fuzz" -merge=1 -use_counters=0 -max_len=8192 -rss_limit_mb=1024 "$small" "$kept" \
     "$build/corpus/$name" >"$small.log" 2>&1 || {
@@ -37,6 +39,9 @@ for name in "${targets[@]}"; do
     digest=$(basename "$file")
     if [[ $named != *" $digest "* ]]; then cp "$file" "$kept/${digest:0:12}"; fi
   done
-  rm -rf "$small" "$small.log"
-  echo "$name: $(find "$kept" -type f | wc -l) inputs, $(du -sb "$kept" | cut -f1) bytes"
+  # The same inputs make the same file.
+  (cd "$kept" && tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 \
+    -cf "$corpus" -- *)
+  echo "$name: $(find "$kept" -type f | wc -l) inputs, $(stat -c %s "$corpus") bytes"
+  rm -rf "$small" "$small.log" "$kept"
 done

@@ -2,6 +2,7 @@
 // keeps guarding against it.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ struct Input {
 };
 
 std::vector<Input> Corpus() {
+  const TempFolder folder(FastParent());
+  const std::string unpack = "tar -xf '" ETA_FUZZ_CORPUS "' -C '" + folder.path() + "'";
+  EXPECT_EQ(std::system(unpack.c_str()), 0) << unpack;
   std::vector<Input> inputs;
-  for (const auto& entry : std::filesystem::directory_iterator(ETA_FUZZ_CORPUS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     inputs.push_back({entry.path().filename().string(), ReadFile(entry.path().string())});
   }
   std::sort(inputs.begin(), inputs.end(),
