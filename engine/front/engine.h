@@ -107,7 +107,7 @@ class Engine {
   // Validates, makes tokens of the prompt, and checks them: there is at least one, all are in the
   // vocabulary, and the context has room. Errors: see request_validation.h; INVALID_ARGUMENT for a
   // prompt that becomes no token and for what no token stands for, with its offset; of a chat
-  // ChatPrompts::Render (intake/chat_prompts.h); RESOURCE_EXHAUSTED (TENANT_KV), DEADLINE_EXCEEDED.
+  // ChatPrompts::Render (front/chat_prompts.h); RESOURCE_EXHAUSTED (TENANT_KV), DEADLINE_EXCEEDED.
   virtual absl::StatusOr<PreparedRequest> Prepare(Request request) const = 0;
 
   // Queues. On success the sink receives events, the last of them Finished or Failed; on error it

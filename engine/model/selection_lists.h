@@ -1,6 +1,7 @@
-// Room for the lists of blocks that decode rows read (BlockSelection in kernels/params.h). A list
-// is as long as the longest sequence has blocks, so at a long context each row that selects costs
-// about as much memory as a long prompt's activations. Prompt rows select nothing and have no list.
+// Room for the lists of blocks that decode rows read (BlockSelection in
+// kernels/params/selection.h). A list is as long as the longest sequence has blocks, so at a long
+// context each row that selects costs about as much memory as a long prompt's activations. Prompt
+// rows select nothing and have no list.
 #pragma once
 
 #include <cstdint>

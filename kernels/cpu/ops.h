@@ -1,5 +1,5 @@
 // The ops of the CPU backend, one file each, in the order of a layer. Each op spreads its work over
-// context.workers. kernels/params.h has their semantics and shapes.
+// context.workers. kernels/params/ has their semantics and shapes.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
-// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params.h).
+// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params/sampling.h).
 //
 // It scans the vocabulary in vectors; probabilities are double. Nothing sorts the whole vocabulary:
 // likely tokens are collected first, and the prefix that holds a wanted mass is selected, not

@@ -1,4 +1,4 @@
-// The ops of the reference, one file each, in the order of a layer. kernels/params.h has their
+// The ops of the reference, one file each, in the order of a layer. kernels/params/ has their
 // semantics and shapes. Together they are the method written down. Read them in this order:
 // block_index, block_select, decode_attention.
 #pragma once

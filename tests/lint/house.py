@@ -7,8 +7,8 @@
 lines        newlines of sources (.h .cc .cu .cuh) in the product's folders; of sources and scripts
              (.py .sh) in tests
 files        what git tracks
-Markdown     bytes of .md, but for pages of results, the page of flags, which a program writes, and the
-             table of bad inputs
+Markdown     bytes of .md, but for pages of results, and for the page of flags and the table of bad
+             inputs, which programs write
 sink_blocks  files of the product outside kernels, .proto among them, that name this setting: how far
              a setting of attention spreads
 rooms        of engine, and of calibration: a folder with all below it, and each unit (.h and .cc of one

@@ -24,6 +24,7 @@ using ::testing::Gt;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Lt;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 struct AttentionMetric {
@@ -362,13 +363,16 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
       {v1::LATENCY_KIND_INTER_TOKEN, "eta_inter_token_latency_seconds_count"},
       {v1::LATENCY_KIND_QUEUE, "eta_request_queue_duration_seconds_count"},
       {v1::LATENCY_KIND_REQUEST, "eta_request_duration_seconds_count"}};
+  size_t compared = 0;
   for (const v1::LatencyStats& latency : stats.latencies()) {
     if (latency.window() != v1::LATENCY_WINDOW_TEN_MINUTES) continue;
+    ++compared;
     const std::string& histogram = histograms.at(latency.kind());
     EXPECT_EQ(latency.count(), page().Sum(histogram)) << histogram;
     EXPECT_LE(TimeUtil::DurationToNanoseconds(latency.p50()),
               TimeUtil::DurationToNanoseconds(latency.p99()));
   }
+  EXPECT_EQ(compared, histograms.size());
 
   const auto accounts = page().Find("eta_attention_decode_rows_total");
   EXPECT_EQ(stats.attention_size(), std::count_if(accounts.begin(), accounts.end(),
@@ -392,6 +396,7 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
     EXPECT_EQ(page().Sum("eta_attention_fallback_kv_bytes_read_total", labels),
               attention.fallback_kv_bytes_read());
   }
+  EXPECT_THAT(stats.tenants(), Not(IsEmpty()));
   for (const v1::TenantStats& tenant : stats.tenants()) {
     const MetricLabels labels = {{"tenant", tenant.tenant()}};
     EXPECT_EQ(page().Sum("eta_prompt_tokens_total", labels), tenant.prompt_tokens());
@@ -399,6 +404,7 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
     EXPECT_EQ(page().Sum("eta_generated_tokens_total", labels), tenant.output_tokens());
     EXPECT_EQ(page().Sum("eta_tenant_attention_keys_read_total", labels),
               tenant.attention().keys_read());
+    EXPECT_THAT(tenant.calls(), Not(IsEmpty())) << tenant.tenant();
     for (const v1::CallCount& calls : tenant.calls()) {
       if (calls.method() == "Stats") continue;  // this one is counted after it was answered
       EXPECT_EQ(page().Sum("eta_requests_total", {{"tenant", tenant.tenant()},
@@ -467,12 +473,26 @@ TEST_F(MonitoringTest, StatsOfATenantAreItsOwn) {
   EXPECT_EQ(own.tenants(0).tenant(), "bob");
   EXPECT_EQ(own.tenants(0).output_tokens(), sums.output_tokens);
   EXPECT_EQ(own.tenants(0).prompt_tokens(), page().Sum("eta_prompt_tokens_total", bob));
+  int64_t prompt_tokens = 0;
+  for (const auto& [labels, tokens] : system().counts.tokens) {
+    if (labels.at("tenant") == "bob") prompt_tokens += tokens.prompt;
+  }
+  EXPECT_EQ(own.tenants(0).prompt_tokens(), prompt_tokens);
   ExpectSame(own.tenants(0).attention(), sums, bob);
+  std::map<MetricLabels, int64_t> counted, told;
+  for (const auto& [of, calls] : system().counts.calls) {
+    // Stats was counted after it had been answered.
+    if (of.at("tenant") != "bob" || of.at("method") == "Stats") continue;
+    counted[{{"method", of.at("method")}, {"code", of.at("code")}}] += calls;
+  }
   for (const v1::CallCount& calls : own.tenants(0).calls()) {
     MetricLabels labels = {{"method", calls.method()}, {"code", calls.code()}};
+    told[labels] += calls.calls();
     labels.merge(MetricLabels(bob));
     EXPECT_EQ(page().Sum("eta_requests_total", labels), calls.calls());
   }
+  EXPECT_THAT(counted, SizeIs(4)) << "answers, an import, two kinds of refusals";
+  EXPECT_EQ(told, counted);
   EXPECT_THAT(own.attention(), SizeIs(2)) << "its profile and dynamic";
   for (const v1::AttentionSeries& series : own.attention()) {
     const MetricLabels labels = LabelsOf(series);
@@ -481,6 +501,14 @@ TEST_F(MonitoringTest, StatsOfATenantAreItsOwn) {
   EXPECT_THAT(own.profiles(), SizeIs(1));
   EXPECT_THAT(own.latencies(), IsEmpty());
   EXPECT_FALSE(own.has_load());
+
+  const v1::Stats& none = stats_of_nobody();
+  EXPECT_EQ(none.tenant(), "nobody");
+  EXPECT_THAT(none.tenants(), IsEmpty()) << "what others without a label do is not its own";
+  EXPECT_THAT(none.attention(), IsEmpty());
+  EXPECT_THAT(none.profiles(), IsEmpty());
+  EXPECT_THAT(none.latencies(), IsEmpty());
+  EXPECT_FALSE(none.has_load());
 }
 
 TEST_F(MonitoringTest, PrometheusStoredThePage) {

@@ -1,4 +1,5 @@
-// Masks over block ordinals: bit j % 64 of word j / 64 (PrefillSelection in kernels/params.h).
+// Masks over block ordinals: bit j % 64 of word j / 64 (PrefillSelection in
+// kernels/params/selection.h).
 #pragma once
 
 #include <cstdint>

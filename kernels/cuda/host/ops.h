@@ -1,5 +1,5 @@
 // The ops of the CUDA backend, one file each, in the order of a layer. Each op puts its kernels on
-// the device's stream and returns. kernels/params.h has semantics and shapes. Errors go to
+// the device's stream and returns. kernels/params/ has semantics and shapes. Errors go to
 // Device::Check. All ops may be captured in a graph: they read what changes from step to step from
 // context.step, never from the host.
 #pragma once

@@ -1,6 +1,6 @@
 // Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
-// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params.h). One CTA takes
-// a row. ranking.cuh has the cutting of a ranking. Start, end and latency bind.
+// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params/sampling.h). One
+// CTA takes a row. ranking.cuh has the cutting of a ranking. Start, end and latency bind.
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-// The Sample op on the device (SampleRow in kernels/params.h).
+// The Sample op on the device (SampleRow in kernels/params/sampling.h).
 //
 // The rows travel to the device as one blob and the results back as one blob, so that one captured
 // launch serves every step of a bucket. Both blobs begin with a part whose size depends on the

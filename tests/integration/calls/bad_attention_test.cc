@@ -1,11 +1,10 @@
 // Attention that a plain checkpoint does not have, asked for at the built server.
 #include <csignal>
 #include <functional>
-#include <string>
-#include <vector>
 
+#include "tests/testing/base/error_details.h"
 #include "tests/testing/engine/tiny_model.h"
-#include "tests/testing/service/bad_input_fixture.h"
+#include "tests/testing/process/model_server.h"
 
 namespace eta::testing {
 namespace {
@@ -20,16 +19,9 @@ v1::GenerateRequest With(const std::function<void(v1::Attention&)>& change) {
   return request;
 }
 
-ServerProcess Serve(const std::string& model, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> flags = {"--model",         model,  "--listen", "127.0.0.1:0",
-                                    "--kv_pool_bytes", "64MiB"};
-  flags.insert(flags.end(), more.begin(), more.end());
-  return {ETA_BINARY_DIR "/eta-server", flags};
-}
-
 TEST(BadPlainAttention, WhatAModelWithoutAGateDoesNotHave) {
   const TinyModel model({.has_predictor = false});
-  ServerProcess server = Serve(model.path());
+  ServerProcess server = ServeModel(model.path());
   const auto stub = v1::EtaService::NewStub(
       grpc::CreateChannel(server.AwaitAddress(), grpc::InsecureChannelCredentials()));
   const auto answer = [&](const std::function<void(v1::Attention&)>& change) {
@@ -50,7 +42,7 @@ TEST(BadPlainAttention, WhatAModelWithoutAGateDoesNotHave) {
   server.Signal(SIGTERM);
   EXPECT_EQ(server.AwaitExit().code, 0);
 
-  ServerProcess moment = Serve(model.path(), {"--index", "moment"});
+  ServerProcess moment = ServeModel(model.path(), {"--index", "moment"});
   const auto without = v1::EtaService::NewStub(
       grpc::CreateChannel(moment.AwaitAddress(), grpc::InsecureChannelCredentials()));
   ClientCall call(*without);

@@ -1,5 +1,5 @@
-// Texts that are hard for a tokenizer, sent to the shipped
-// server. All of them exceed the context, which is known once they are tokenized.
+// Texts that are hard for a tokenizer, sent to the shipped server. All of them exceed the context,
+// which is known once they are tokenized.
 #include <time.h>
 
 #include <csignal>

@@ -1,6 +1,6 @@
 // Clients behind a bad network. Whatever happens to the connection, the server gives back what the
-// call held, answers are whole or fail, and the next call is good. Times are
-// printed, and compared with the promises only in a long run, since a busy machine is slow.
+// call held, answers are whole or fail, and the next call is good. Times are printed, and compared
+// with the promises only in a long run, since a busy machine is slow.
 #include <algorithm>
 #include <atomic>
 #include <csignal>

@@ -32,8 +32,8 @@ class FailpointExit : public ::testing::Test {
   const std::string store_ = folder_.path() + "/profiles.db";
 };
 
-// What runs fails, health says so at once, nothing new is taken,
-// and the process ends in order to be restarted.
+// What runs fails, health says so at once, nothing new is taken, and the process ends in order to
+// be restarted.
 class FailpointDevice : public FailpointExit, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Failpoints, FailpointDevice,
                          ::testing::Values("engine.step", "engine.step_device"),

@@ -9,6 +9,7 @@
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/process/log_lines.h"
+#include "tests/testing/process/model_server.h"
 #include "tests/testing/service/replica.h"
 
 namespace eta::testing {
@@ -37,12 +38,7 @@ v1::GenerateRequest FamilyPrompt(int tokens, int max_tokens) {
 std::vector<int32_t> Answer(Replica& server, const v1::GenerateRequest& request) {
   ClientCall call(*server.stub);
   call.Start(request);
-  std::vector<int32_t> ids;
-  for (v1::GenerateResponse message = call.Read();
-       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
-    const auto& more = message.delta().token_ids();
-    ids.insert(ids.end(), more.begin(), more.end());
-  }
+  std::vector<int32_t> ids = ReadIds(call);
   server.status = call.Finish();
   return ids;
 }

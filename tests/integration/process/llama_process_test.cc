@@ -124,7 +124,7 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   }
 }
 
-// As nothing here calibrates them.
+// One constant per head, which nothing here makes for such a model.
 TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   const TempFolder folder;
   Replica server(ETA_SOURCE_DIR "/tests/golden/llama/d64-tied-scaled",

@@ -90,7 +90,7 @@ class BadProfileTest : public ::testing::Test {
   std::unique_ptr<Replica> server_;
 };
 
-// GRPC refuses what no method takes; each method refuses what exceeds its own limit.
+// gRPC refuses what no method takes; each method refuses what exceeds its own limit.
 TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
   constexpr size_t kMiB = 1 << 20;
   const auto refusal = [this](const char* method, size_t bytes) {

@@ -304,8 +304,7 @@ TEST_F(ProfileServiceTest, TenantsWithEqualNamesDoNotMeet) {
             "TENANT_REQUIRED");
 }
 
-// SqliteTenancy checks that the store does the same work for
-// both.
+// SqliteTenancy checks that the store does the same work for both.
 // bad input: Profiles | of another tenant | NOT_FOUND in the same words, details and steps of the
 //   store | AccessProcessTest.AForeignProfileIsAnAbsentOne
 TEST_F(ProfileServiceTest, AForeignNameIsAnAbsentOneInWordsAndInWork) {

@@ -218,7 +218,7 @@ TEST_F(StoreOutage, ALockedFile) {
       StatusCode::UNAVAILABLE, "STORE_BUSY");
 }
 
-// And what a client sees of a statement that takes too long.
+// Also what a client sees of a statement that takes too long.
 TEST_F(StoreOutage, ConflictsOfPostgresAreTriedAgainAndThenTold) {
   ASSERT_NO_FATAL_FAILURE(ServePostgres());
   if (IsSkipped()) return;

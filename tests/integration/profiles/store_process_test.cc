@@ -80,6 +80,7 @@ TEST_F(FailingDiskTest, AFullOneRefusesAndRecoversWithoutARestart) {
   server->process().Signal(SIGTERM);
   EXPECT_EQ(server->process().AwaitExit().code, 0);
 }
+
 class FailingDisk : public FailingDiskTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Operations, FailingDisk, ::testing::Values("write", "sync"),
                          [](const auto& tested) { return std::string(tested.param); });

@@ -19,6 +19,7 @@ class MonitoringTest : public ::testing::Test {
     LiveSystem system;
     v1::Stats stats;
     v1::Stats stats_of_bob;
+    v1::Stats stats_of_nobody;
     std::string page_text;
     MetricSamples page;
   };
@@ -35,6 +36,7 @@ class MonitoringTest : public ::testing::Test {
     ASSERT_TRUE(played->system.prometheus().AwaitScrapes(1));
     played->system.PlayRound();
     played->stats_of_bob = played->system.AskStats(/*layers=*/false, "bob");
+    played->stats_of_nobody = played->system.AskStats(/*layers=*/false, "nobody");
     played->stats = played->system.AskStats(/*layers=*/true);
     played->page_text = played->system.ReadPage();
     played->page = MetricSamples(played->page_text);
@@ -46,6 +48,8 @@ class MonitoringTest : public ::testing::Test {
   static LiveSystem& system() { return played_->system; }
   static const v1::Stats& stats() { return played_->stats; }
   static const v1::Stats& stats_of_bob() { return played_->stats_of_bob; }
+  // Of a tenant that made no call.
+  static const v1::Stats& stats_of_nobody() { return played_->stats_of_nobody; }
   static const MetricSamples& page() { return played_->page; }
   static const std::string& page_text() { return played_->page_text; }
 

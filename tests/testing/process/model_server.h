@@ -37,6 +37,17 @@ inline void ExpectBadStart(ServerProcess server, const std::string& cause) {
   EXPECT_EQ(exit.errors.find(error, first + 1), std::string::npos) << exit.errors;
 }
 
+// The tokens of the rest of an answer.
+inline std::vector<int32_t> ReadIds(ClientCall& call) {
+  std::vector<int32_t> ids;
+  for (v1::GenerateResponse message = call.Read();
+       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
+    const auto& more = message.delta().token_ids();
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  return ids;
+}
+
 // Four tokens after a prompt; empty if there is no answer.
 inline std::vector<int32_t> AnswerOf(const std::string& address) {
   const auto stub =
@@ -48,12 +59,7 @@ inline std::vector<int32_t> AnswerOf(const std::string& address) {
   request.mutable_output()->set_token_ids(true);
   ClientCall call(*stub);
   call.Start(request);
-  std::vector<int32_t> ids;
-  for (v1::GenerateResponse message = call.Read();
-       message.event_case() != v1::GenerateResponse::EVENT_NOT_SET; message = call.Read()) {
-    const auto& more = message.delta().token_ids();
-    ids.insert(ids.end(), more.begin(), more.end());
-  }
+  std::vector<int32_t> ids = ReadIds(call);
   const grpc::Status status = call.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   return ids;

@@ -38,7 +38,7 @@ void StorePlace::Seed(const std::string& tenant, const std::string& name, int64_
   }
   PutProfile put = MakePut(name, 0, version - 1);
   put.content = content;
-  const auto stored = Open()->Put(TenantOf(tenant), put).value();
+  ASSERT_TRUE(Open()->Put(TenantOf(tenant), put).ok());
 }
 
 void StorePlace::SeedAlias(const std::string& tenant, const std::string& name,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ class Replica {
   // Returns the stored profile, or leaves the error in `status`.
   std::optional<v1::Profile> Calibrate(const v1::CalibrateRequest& request) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(5));
     const auto reader = stub->Calibrate(&context, request);
     std::optional<v1::Profile> profile;
     v1::CalibrateResponse message;
@@ -72,6 +74,7 @@ class Replica {
                                                                  const Request&, Response*),
                 const Request& request) {
     grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     Response response;
     status = (profiles.get()->*method)(&context, request, &response);
     return response;

@@ -54,10 +54,10 @@ class TenantsFixture : public ::testing::Test {
     keys_[id] = *MakeApiKey(id);
     identity_["api_keys"].push_back(KeyEntry(id, tenant, roles, keys_[id]));
   }
-  void Start(const std::string& limits = "{}", const std::vector<std::string>& more = {}) {
-    std::vector<std::string> flags = {"--identity", folder_.Write("identity", identity_.dump()),
-                                      "--tenants", folder_.Write("tenants", limits)};
-    flags.insert(flags.end(), more.begin(), more.end());
+  void Start(const std::string& limits = "{}") {
+    const std::vector<std::string> flags = {"--identity",
+                                            folder_.Write("identity", identity_.dump()),
+                                            "--tenants", folder_.Write("tenants", limits)};
     server_ = std::make_unique<Replica>(model_.path(), folder_.path() + "/profiles.db", flags);
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
@@ -110,17 +110,6 @@ class TenantsFixture : public ::testing::Test {
     const auto call = Begin(shown, request);
     call->ReadText();
     return Note(call->Finish(), call->context);
-  }
-  grpc::Status Calibrate(const Shown& shown, const v1::CalibrateRequest& request) {
-    grpc::ClientContext context;
-    Show(shown, context);
-    const auto reader = server_->stub->Calibrate(&context, request);
-    v1::CalibrateResponse message;
-    int progress = 0;
-    while (reader->Read(&message)) progress += message.has_progress() ? 1 : 0;
-    const grpc::Status status = Note(reader->Finish(), context);
-    EXPECT_TRUE(status.ok() || progress == 0) << "refused before any work";
-    return status;
   }
   template <typename Stub, typename Request, typename Response>
   grpc::Status Call(Stub& stub,

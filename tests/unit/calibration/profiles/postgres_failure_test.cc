@@ -26,6 +26,7 @@ PutProfile WithRequest(PutProfile put, const std::string& id) {
 }
 
 using PostgresFailure = PostgresStoreFixture;
+
 TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {
   const auto store = Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());

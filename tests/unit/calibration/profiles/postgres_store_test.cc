@@ -61,8 +61,9 @@ TEST_F(PostgresStore, ReplicasMigrateAtOnceAndSeeEachOther) {
   std::atomic<int> stored = 0;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
-      const auto store = OpenProfileStore(url_, StorePlace::FastOptions()).value();
-      if (store->Put(kAcme, MakePut("p" + std::to_string(i), 1)).ok()) ++stored;
+      const auto store = OpenProfileStore(url_, StorePlace::FastOptions());
+      if (!store.ok()) return;
+      if ((*store)->Put(kAcme, MakePut("p" + std::to_string(i), 1)).ok()) ++stored;
     });
   }
   for (std::thread& thread : threads) thread.join();

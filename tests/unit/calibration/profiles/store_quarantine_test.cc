@@ -187,7 +187,7 @@ TEST_P(QuarantineTest, DamagedNamesAreLeftOutOfLists) {
   EXPECT_EQ(store->ListAliases(kAcme, "d")->size(), 1u);
 }
 
-// No damage: another build's profile beside ours.
+// It is no damage: another build's profile lies beside ours.
 TEST_P(QuarantineTest, AProfileOfAnotherSchemaIsFailedPrecondition) {
   const auto store = place_.Open();
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());

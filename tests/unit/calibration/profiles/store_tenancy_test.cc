@@ -1,5 +1,5 @@
-// Many tenants with the same names in one store: each sees what it would see alone, in
-// answers, errors and the work that is done for them.
+// Many tenants with the same names in one store: each sees what it would see alone, in answers,
+// errors and the work that is done for them.
 #include <sqlite3.h>
 
 #include <algorithm>

@@ -154,6 +154,7 @@ TEST(ChatTemplate, WhatIsNotKnownIsRefusedByName) {
            {"{{ x is filter }}", "test 'filter'"},
            {"{{ 1 is divisibleby(2) }}", "test 'divisibleby'"},
            {"{{ cycler('a', 'b') }}", "'cycler'"},
+           {"{% do x %}", "statement 'do'"},
            {"{% include 'x' %}", "statement 'include'"},
            {"{% call x() %}{% endcall %}", "statement 'call'"},
            {"{{ 'a'.encode() }}", "'encode' of a str"},

@@ -96,6 +96,52 @@ TEST(AttentionSums, ARowIsSummedOverLayersAndHeads) {
   EXPECT_DOUBLE_EQ(sums.output_error(), 0.25);
 }
 
+TEST(AttentionSums, EveryFieldIsAdded) {
+  const AttentionSums value = {.decode_rows = 1,
+                               .keys_attended = 2,
+                               .keys_eligible = 3,
+                               .keys_read = 4,
+                               .values_read = 5,
+                               .keys_cached = 6,
+                               .head_density_sum = 7.5,
+                               .union_density_sum = 8.5,
+                               .kv_bytes_read = 9,
+                               .kv_bytes_dense = 10,
+                               .index_bytes_read = 11,
+                               .fallback_rows = 12,
+                               .fallback_kv_bytes_read = 13,
+                               .prefill_rows = 14,
+                               .prefill_keys_attended = 15,
+                               .prefill_keys_eligible = 16,
+                               .prefill_density_sum = 17.5,
+                               .shadow_row_layers = 18,
+                               .mass_kept_sum = 19.5,
+                               .output_error_sum = 20.5};
+  AttentionSums sum;
+  sum.Add(value);
+  sum.Add(value);
+  EXPECT_EQ(sum, (AttentionSums{.decode_rows = 2,
+                                .keys_attended = 4,
+                                .keys_eligible = 6,
+                                .keys_read = 8,
+                                .values_read = 10,
+                                .keys_cached = 12,
+                                .head_density_sum = 15.0,
+                                .union_density_sum = 17.0,
+                                .kv_bytes_read = 18,
+                                .kv_bytes_dense = 20,
+                                .index_bytes_read = 22,
+                                .fallback_rows = 24,
+                                .fallback_kv_bytes_read = 26,
+                                .prefill_rows = 28,
+                                .prefill_keys_attended = 30,
+                                .prefill_keys_eligible = 32,
+                                .prefill_density_sum = 35.0,
+                                .shadow_row_layers = 36,
+                                .mass_kept_sum = 39.0,
+                                .output_error_sum = 41.0}));
+}
+
 TEST(AttentionSums, NothingHasNoMeanButZero) {
   EXPECT_EQ(AttentionSums{}.head_density(), 0.0);
   EXPECT_EQ(AttentionSums{}.mass_kept(), 0.0);

@@ -271,8 +271,8 @@ TEST(TemperedKeys, CountInPassesAsInRequests) {
   EXPECT_NE(losses[0], losses[1]);
 }
 
-// bad input: Server | --index_dtype other than int8 with an index of outliers | exit code 2, the
-//   flag named
+// bad input: Server | --index_dtype other than int8 with an index of outliers | refused, the flag
+//   named
 TEST(IndexFlag, ReplacesTheModelsKind) {
   const TinyModel model({.has_predictor = false});
   EngineOptions options = OptionsFor(model);

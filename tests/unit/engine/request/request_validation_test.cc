@@ -594,6 +594,76 @@ TEST(ResolveAttention, AProfilesDefaultsGiveWayToTheRequests) {
   EXPECT_FALSE(ResolveAttention(choice, GatedModel()).profile) << "of another mode";
 }
 
+TEST(UsedSettings, AreAllThatTheRowsReadAndNothingElse) {
+  const auto used = [](const AttentionChoice& choice, const ModelConfig& config) {
+    return UsedSettings(ResolveAttention(choice, config));
+  };
+  const AttentionChoice full = {.mode = AttentionMode::kFull,
+                                .settings = {.offset = 0.5f, .temper_special = true}};
+  EXPECT_EQ(used(full, GatedModel()), (AttentionSettings{.offset = 0.5f, .temper_special = true}));
+
+  // A gated model's own, and what a request says instead.
+  EXPECT_EQ(used({}, GatedModel()), (AttentionSettings{.offset = 0.0f,
+                                                       .z = 1.5f,
+                                                       .uniform_floor = true,
+                                                       .pinned_blocks = 2,
+                                                       .sink_blocks = 0,
+                                                       .shared_reads = false,
+                                                       .confirm = false,
+                                                       .sparse_prefill = false,
+                                                       .temper_special = false}));
+  const AttentionChoice own = {.settings = {.offset = 0.5f,
+                                            .z = 1.25f,
+                                            .uniform_floor = false,
+                                            .pinned_blocks = 3,
+                                            .sink_blocks = 4,
+                                            .shared_reads = true,
+                                            .confirm = true,
+                                            .sparse_prefill = true,
+                                            .temper_special = true,
+                                            .min_mass = 0.75f}};
+  EXPECT_EQ(used(own, GatedModel()), (AttentionSettings{.offset = 0.5f,
+                                                        .z = 1.25f,
+                                                        .uniform_floor = false,
+                                                        .pinned_blocks = 3,
+                                                        .sink_blocks = 4,
+                                                        .shared_reads = true,
+                                                        .confirm = true,
+                                                        .sparse_prefill = true,
+                                                        .temper_special = true,
+                                                        .min_mass = 0.75f}));
+
+  const AttentionChoice confirmed = {.settings = {.confirm = true}};
+  EXPECT_EQ(used(confirmed, RelativeModel()), (AttentionSettings{.offset = 0.0f,
+                                                                 .uniform_floor = false,
+                                                                 .pinned_blocks = 2,
+                                                                 .sink_blocks = 1,
+                                                                 .shared_reads = true,
+                                                                 .confirm = true,
+                                                                 .sparse_prefill = false,
+                                                                 .temper_special = false}))
+      << "relative thresholds read no z";
+
+  ThresholdProfile profile = *Profile(2, 4);
+  profile.head_z.assign(8, 2.0f);
+  profile.settings.sparse_prefill = true;
+  profile.settings.min_mass = 0.9f;
+  AttentionChoice choice = {.mode = AttentionMode::kProfile,
+                            .profile = std::make_shared<ThresholdProfile>(profile)};
+  EXPECT_EQ(used(choice, GatedModel()), (AttentionSettings{.offset = 0.0f,
+                                                           .uniform_floor = true,
+                                                           .pinned_blocks = 2,
+                                                           .sink_blocks = 0,
+                                                           .shared_reads = false,
+                                                           .confirm = false,
+                                                           .sparse_prefill = true,
+                                                           .temper_special = false,
+                                                           .min_mass = 0.9f}))
+      << "heads have their own z";
+  choice.settings.z = 3.0f;
+  EXPECT_EQ(used(choice, GatedModel()).z, 3.0f) << "one z for all heads was asked for";
+}
+
 TEST(RequestValidation, TextIsBoundedAndUtf8) {
   Limits limits;
   limits.max_prompt_bytes = 4;

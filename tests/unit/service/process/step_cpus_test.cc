@@ -37,10 +37,11 @@ TEST(StepCpus, AreTheLastThatTheThreadMayUse) {
           if (CPU_ISSET(cpu, &few) && seen++ % stride != 0) CPU_CLR(cpu, &few);
         }
         ASSERT_EQ(sched_setaffinity(0, sizeof(few), &few), 0);
-        const auto left = LeaveStepCpus(gpus).value();
-        EXPECT_EQ(left, ChooseStepCpus(gpus, ReadUsableCpus().threads()));
+        const auto left = LeaveStepCpus(gpus);
+        ASSERT_TRUE(left.ok()) << left.status();
+        EXPECT_EQ(*left, ChooseStepCpus(gpus, ReadUsableCpus().threads()));
         const cpu_set_t rest = Usable();
-        EXPECT_EQ(CPU_COUNT(&rest), CPU_COUNT(&few) - left);
+        EXPECT_EQ(CPU_COUNT(&rest), CPU_COUNT(&few) - *left);
         int after = 0;
         for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
           if (CPU_ISSET(cpu, &rest)) {
@@ -48,7 +49,7 @@ TEST(StepCpus, AreTheLastThatTheThreadMayUse) {
           }
           after += CPU_ISSET(cpu, &few) && !CPU_ISSET(cpu, &rest) ? 1 : 0;
         }
-        EXPECT_EQ(after, left);
+        EXPECT_EQ(after, *left);
       }).join();
     }
   }

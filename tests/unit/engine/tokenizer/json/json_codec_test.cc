@@ -424,6 +424,7 @@ TEST(JsonCodec, DecodersThatNeedMoreThanOneTokenAreNamed) {
 // bad input: Tokenizer files | tokenizer.json: fields of parts of another type or out of range |
 //   INVALID_ARGUMENT, the part named
 TEST(JsonCodec, FieldsOfPartsAreChecked) {
+  const json nfc = {{"type", "NFC"}};
   const std::pair<const char*, json> parts[] = {
       {"normalizer", json::array()},
       {"normalizer", {{"type", 1}}},
@@ -432,7 +433,7 @@ TEST(JsonCodec, FieldsOfPartsAreChecked) {
       {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "a"}}},
       {"normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "("}}}, {"content", "a"}}},
       {"normalizer", {{"type", "Replace"}, {"pattern", {{"Glob", "a"}}}, {"content", "a"}}},
-      {"normalizer", {{"type", "Sequence"}, {"normalizers", json(40, {{"type", "NFC"}})}}},
+      {"normalizer", {{"type", "Sequence"}, {"normalizers", json(33, nfc)}}},
       {"pre_tokenizer",
        {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Odd"}, {"invert", false}}},
       {"pre_tokenizer",
@@ -454,6 +455,11 @@ TEST(JsonCodec, FieldsOfPartsAreChecked) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << part << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(place)) << status;
   }
+  TokenizerJson many = Plain();
+  many.root["normalizer"] = {{"type", "Sequence"}, {"normalizers", json(32, nfc)}};
+  EXPECT_NE(Load(many), nullptr);
+  many.root["normalizer"]["normalizers"] = json(33, nfc);
+  EXPECT_THAT(std::string(Refusal(many).message()), HasSubstr("normalizer: has over 32 parts"));
 }
 
 // bad input: Tokenizer files | tokenizer.json: ids twice or outside the vocabulary, added tokens in
