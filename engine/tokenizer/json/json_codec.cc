@@ -89,6 +89,8 @@ class JsonCodec : public TextCodec {
   mutable ScratchPool scratches_;
 };
 
+constexpr size_t kMostTokenBytes = size_t{1} << 30;
+
 size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
   size_t bytes = parts.model->max_token_bytes();
   if (bytes == 0 || parts.raw.strips() || parts.normalized.strips()) return 0;
@@ -97,8 +99,10 @@ size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
     if (!stage->keeps_all()) return 0;
   }
   for (const auto& normalizer : parts.normalizers) {
-    // cannot wrap: few factors, each a part of the file's size
-    bytes *= normalizer->max_shrink();
+    // A bound so wide says nothing, and the factors of 32 normalizers may pass every integer.
+    const size_t factor = normalizer->max_shrink();
+    if (factor > kMostTokenBytes / bytes) return 0;
+    bytes *= factor;
   }
   return bytes;
 }
