@@ -136,20 +136,18 @@ ByHand MeasureByHand(Engine& engine, const std::vector<std::vector<int32_t>>& se
 TEST(Calibrate, MatchesEveryHeadsMeanGate) {
   Engine& engine = OnGated();
   const CalibrationJob job = MatchJob();
-  const auto result = RunJob(engine, job);
-  ASSERT_TRUE(result.ok()) << result.status();
+  const auto result = RunJob(engine, job).value();
 
   const SampleSplit split = SplitOf(job);
   const CollectedCells collected =
       CollectByHand(engine, split.calibration, {.mode = AttentionMode::kDynamic}, false);
-  const auto solved = SolveFrozenThresholds(collected.histogram(), {.beta = 5.0});
-  ASSERT_TRUE(solved.ok()) << solved.status();
-  const ProfileContent& content = result->content;
-  ASSERT_THAT(content.thresholds, SizeIs(solved->size()));
+  const auto solved = SolveFrozenThresholds(collected.histogram(), {.beta = 5.0}).value();
+  const ProfileContent& content = result.content;
+  ASSERT_THAT(content.thresholds, SizeIs(solved.size()));
   double soft_density = 0.0;
-  for (size_t i = 0; i < solved->size(); ++i) {
-    EXPECT_EQ(content.thresholds[i], static_cast<float>((*solved)[i].threshold)) << i;
-    soft_density += (*solved)[i].target / static_cast<double>(solved->size());
+  for (size_t i = 0; i < solved.size(); ++i) {
+    EXPECT_EQ(content.thresholds[i], static_cast<float>(solved[i].threshold)) << i;
+    soft_density += solved[i].target / static_cast<double>(solved.size());
   }
   EXPECT_NEAR(content.reached.soft_density, soft_density, 1e-6);
   EXPECT_THAT(content.z_per_head, IsEmpty());
@@ -158,9 +156,8 @@ TEST(Calibrate, MatchesEveryHeadsMeanGate) {
 TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   Engine& engine = OnGated();
   const CalibrationJob job = MatchJob();
-  const auto result = RunJob(engine, job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const ProfileContent& content = result->content;
+  const auto result = RunJob(engine, job).value();
+  const ProfileContent& content = result.content;
   EXPECT_EQ(CheckProfileContent(content), absl::OkStatus());
   EXPECT_EQ(content.labels, job.labels);
   EXPECT_EQ(content.model_fingerprint, engine.info().model_fingerprint);
@@ -189,11 +186,11 @@ TEST(Calibrate, SaysWhatItMeasuredAndOnWhat) {
   EXPECT_DOUBLE_EQ(content.evidence.perplexity_frozen, frozen.perplexity);
   EXPECT_DOUBLE_EQ(content.evidence.head_density, frozen.head_density);
   EXPECT_DOUBLE_EQ(content.evidence.union_density, frozen.union_density);
-  EXPECT_DOUBLE_EQ(result->dynamic->union_density, dynamic.union_density);
-  EXPECT_EQ(content.evidence.dynamic_head_density, result->dynamic->head_density);
-  EXPECT_EQ(content.evidence.dynamic_union_density, result->dynamic->union_density);
-  EXPECT_EQ(content.evidence.dynamic_recall, result->dynamic->recall);
-  EXPECT_EQ(result->full.union_density, 1.0);
+  EXPECT_DOUBLE_EQ(result.dynamic->union_density, dynamic.union_density);
+  EXPECT_EQ(content.evidence.dynamic_head_density, result.dynamic->head_density);
+  EXPECT_EQ(content.evidence.dynamic_union_density, result.dynamic->union_density);
+  EXPECT_EQ(content.evidence.dynamic_recall, result.dynamic->recall);
+  EXPECT_EQ(result.full.union_density, 1.0);
   const auto reached = MeasureByHand(engine, split.calibration, UnderProfile(content));
   EXPECT_NEAR(content.reached.union_density, reached.union_density, 1e-12);
   EXPECT_NEAR(content.reached.head_density, reached.head_density, 1e-12);
@@ -204,9 +201,8 @@ TEST(Calibrate, OperatingPointIsTheProfiles) {
   job.settings.offset = 0.75f;
   job.settings.z = 2.5f;
   job.settings.uniform_floor = false;
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const ProfileContent& content = result->content;
+  const auto result = RunJob(OnGated(), job).value();
+  const ProfileContent& content = result.content;
   EXPECT_EQ(content.settings.offset, 0.75f);
   EXPECT_EQ(content.settings.z, 2.5f);
   EXPECT_EQ(content.settings.uniform_floor, false);
@@ -226,16 +222,14 @@ TEST(Calibrate, MeetsDensities) {
                                     std::pair{ProfileTargetKind::kHeadDensity, 0.45},
                                     std::pair{ProfileTargetKind::kUnionDensity, 1.0}}) {
     const CalibrationJob job = Job(kind, value);
-    const auto result = RunJob(OnGated(), job);
-    ASSERT_TRUE(result.ok()) << result.status();
+    const auto result = RunJob(OnGated(), job).value();
     const auto measured =
-        MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(result->content));
+        MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(result.content));
     const bool heads = kind == ProfileTargetKind::kHeadDensity;
     EXPECT_NEAR(heads ? measured.head_density : measured.union_density, value, kDensityTolerance);
-    EXPECT_NEAR(
-        heads ? result->content.reached.head_density : result->content.reached.union_density, value,
-        kDensityTolerance);
-    EXPECT_EQ(result->content.target, job.target);
+    EXPECT_NEAR(heads ? result.content.reached.head_density : result.content.reached.union_density,
+                value, kDensityTolerance);
+    EXPECT_EQ(result.content.target, job.target);
   }
 }
 
@@ -271,9 +265,8 @@ TEST(Calibrate, KeepsTheHeldOutPerplexityWithinItsBound) {
   }
   // A bound that nothing breaks: as sparse as the search looks, which is the pinned blocks alone.
   const auto sparsest =
-      RunJob(OnGated(), Judged(ProfileTargetKind::kMaxPerplexityIncrease, 1000.0));
-  ASSERT_TRUE(sparsest.ok()) << sparsest.status();
-  EXPECT_LT(sparsest->content.reached.union_density, 0.4);
+      RunJob(OnGated(), Judged(ProfileTargetKind::kMaxPerplexityIncrease, 1000.0)).value();
+  EXPECT_LT(sparsest.content.reached.union_density, 0.4);
 }
 
 TEST(PrepareJob, SequencesAndNeedlesBeginAsPromptsDo) {
@@ -283,10 +276,9 @@ TEST(PrepareJob, SequencesAndNeedlesBeginAsPromptsDo) {
   for (const std::vector<int32_t>& beginning :
        {std::vector<int32_t>{}, std::vector<int32_t>{7001, 7002}}) {
     info.beginning = beginning;
-    const auto prepared = PrepareJob(info, OnGated().limits(), job);
-    ASSERT_TRUE(prepared.ok()) << prepared.status();
-    ASSERT_FALSE(prepared->split.calibration.empty());
-    for (const auto& sequence : prepared->split.calibration) {
+    const auto prepared = PrepareJob(info, OnGated().limits(), job).value();
+    ASSERT_FALSE(prepared.split.calibration.empty());
+    for (const auto& sequence : prepared.split.calibration) {
       ASSERT_GE(sequence.size(), beginning.size());
       EXPECT_TRUE(std::equal(beginning.begin(), beginning.end(), sequence.begin()));
       if (beginning.empty()) {
@@ -301,9 +293,8 @@ TEST(Calibrate, WhatIsHeldOutChoosesNothing) {
   const SampleSplit split = *SplitSamples(
       job.samples,
       {.sequence_tokens = kTokens, .min_tokens = kTokens, .beginning = {1}, .choice = true});
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  const ProfileEvidence& evidence = result->content.evidence;
+  const auto result = RunJob(OnGated(), job).value();
+  const ProfileEvidence& evidence = result.content.evidence;
   EXPECT_EQ(evidence.calibration_documents, 32);
   EXPECT_EQ(evidence.choice_documents, 16);
   EXPECT_EQ(evidence.held_out_documents, 16);
@@ -323,27 +314,25 @@ TEST(Calibrate, WhatIsHeldOutChoosesNothing) {
     }
   }
   EXPECT_EQ(seed, 1016u);
-  const auto otherwise = RunJob(OnGated(), other);
-  ASSERT_TRUE(otherwise.ok()) << otherwise.status();
-  EXPECT_EQ(otherwise->content.thresholds, result->content.thresholds);
-  EXPECT_EQ(otherwise->content.reached, result->content.reached);
-  EXPECT_NE(otherwise->content.evidence, result->content.evidence);
+  const auto otherwise = RunJob(OnGated(), other).value();
+  EXPECT_EQ(otherwise.content.thresholds, result.content.thresholds);
+  EXPECT_EQ(otherwise.content.reached, result.content.reached);
+  EXPECT_NE(otherwise.content.evidence, result.content.evidence);
 }
 
 TEST(Calibrate, ReadsAsMuchAsDynamicThresholds) {
   const CalibrationJob job = Judged(ProfileTargetKind::kDynamicUnionDensity, 1000.0);
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
+  const auto result = RunJob(OnGated(), job).value();
   const SampleSplit split = SplitOf(job);
   std::vector<std::vector<int32_t>> chosen_on;
   for (const auto& sequence : SpreadOver(split.calibration, 16)) {
     chosen_on.emplace_back(sequence.begin(), sequence.end());
   }
   const auto dynamic = MeasureByHand(OnGated(), chosen_on, {.mode = AttentionMode::kDynamic});
-  EXPECT_NEAR(result->content.reached.union_density, dynamic.union_density, kDensityTolerance);
-  EXPECT_EQ(result->content.target, job.target);
-  EXPECT_EQ(result->content.evidence.choice_documents, 0);
-  EXPECT_EQ(result->content.evidence.held_out_documents, 16);
+  EXPECT_NEAR(result.content.reached.union_density, dynamic.union_density, kDensityTolerance);
+  EXPECT_EQ(result.content.target, job.target);
+  EXPECT_EQ(result.content.evidence.choice_documents, 0);
+  EXPECT_EQ(result.content.evidence.held_out_documents, 16);
 }
 
 // What a failing calibration says would pass does pass.
@@ -426,9 +415,8 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
   }
   // Other targets state what they measured, without an interval.
-  const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6));
-  ASSERT_TRUE(density.ok()) << density.status();
-  EXPECT_FALSE(density->content.evidence.increase_over_full.has_value());
+  const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6)).value();
+  EXPECT_FALSE(density.content.evidence.increase_over_full.has_value());
 }
 
 TEST(Calibrate, EqualDocumentsAreLeftOutAndCounted) {
@@ -458,9 +446,8 @@ TEST(Calibrate, ZPerHeadKeepsEveryHeadsRecall) {
        {ProfileTarget{}, ProfileTarget{ProfileTargetKind::kUnionDensity, 0.85}}) {
     CalibrationJob job = Job(target.kind, target.value);
     job.z_recall = 0.9;
-    const auto result = RunJob(OnGated(), job);
-    ASSERT_TRUE(result.ok()) << result.status();
-    const ProfileContent& content = result->content;
+    const auto result = RunJob(OnGated(), job).value();
+    const ProfileContent& content = result.content;
     ASSERT_THAT(content.z_per_head, SizeIs(8));
     const auto measured = MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(content));
     if (target.kind != ProfileTargetKind::kMatchDynamic) {
@@ -491,11 +478,8 @@ TEST(Calibrate, ZPerHeadKeepsEveryHeadsRecall) {
 TEST(Calibrate, SameTwiceAndBesideTraffic) {
   CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
   job.z_recall = 0.9;
-  const auto alone = RunJob(OnGated(), job);
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  const auto again = RunJob(OnGated(), job);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(alone->content, again->content);
+  const auto alone = RunJob(OnGated(), job).value();
+  EXPECT_EQ(alone.content, RunJob(OnGated(), job).value().content);
 
   std::vector<std::shared_ptr<Recorder>> traffic;
   for (uint32_t i = 0; i < 6; ++i) {
@@ -504,7 +488,7 @@ TEST(Calibrate, SameTwiceAndBesideTraffic) {
   const auto beside = RunJob(OnGated(), job);
   for (const auto& request : traffic) request->Wait();
   ASSERT_TRUE(beside.ok()) << beside.status();
-  EXPECT_EQ(alone->content, beside->content);
+  EXPECT_EQ(alone.content, beside->content);
 }
 
 TEST(Calibrate, ReferenceBackendAgrees) {
@@ -528,9 +512,8 @@ TEST(Calibrate, PlainModelGetsOneRelativeThreshold) {
   for (const auto& [kind, value] : {std::pair{ProfileTargetKind::kUnionDensity, 0.6},
                                     std::pair{ProfileTargetKind::kHeadDensity, 0.5}}) {
     const CalibrationJob job = Job(kind, value);
-    const auto result = RunJob(OnPlain(), job);
-    ASSERT_TRUE(result.ok()) << result.status();
-    const ProfileContent& content = result->content;
+    const auto result = RunJob(OnPlain(), job).value();
+    const ProfileContent& content = result.content;
     EXPECT_EQ(CheckProfileContent(content), absl::OkStatus());
     EXPECT_TRUE(content.relative_c.has_value());
     EXPECT_THAT(content.thresholds, IsEmpty());
@@ -540,7 +523,7 @@ TEST(Calibrate, PlainModelGetsOneRelativeThreshold) {
     EXPECT_EQ(content.settings.shared_reads, true);
     EXPECT_EQ(content.reached.soft_density, 0.0);
     EXPECT_FALSE(content.evidence.perplexity_dynamic);
-    EXPECT_FALSE(result->dynamic);
+    EXPECT_FALSE(result.dynamic);
     const auto measured = MeasureByHand(OnPlain(), SplitOf(job).calibration, UnderProfile(content));
     const bool heads = kind == ProfileTargetKind::kHeadDensity;
     EXPECT_NEAR(heads ? measured.head_density : measured.union_density, value, kDensityTolerance);
@@ -555,10 +538,9 @@ TEST(Calibrate, PlainModelIsSearchedAtOnce) {
   };
   CalibrationJob job = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 20.0);
   job.samples.resize(56);
-  const auto result = Calibrate(OnPlain(), job, observer, {});
-  ASSERT_TRUE(result.ok()) << result.status();
+  const auto result = Calibrate(OnPlain(), job, observer, {}).value();
   EXPECT_THAT(phases, ::testing::ElementsAre(CalibrationPhase::kSearch, CalibrationPhase::kVerify));
-  const ProfileEvidence& evidence = result->content.evidence;
+  const ProfileEvidence& evidence = result.content.evidence;
   EXPECT_EQ(evidence.calibration_documents, 42);
   EXPECT_EQ(evidence.choice_documents, 0);
   EXPECT_EQ(evidence.held_out_documents, 14);
@@ -571,29 +553,26 @@ TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
   job.settings.shared_reads = false;
   job.settings.min_mass = 0.75f;
   job.settings.offset = 0.5f;
-  const auto plain = RunJob(OnPlain(), job);
-  ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(plain->content.settings.sink_blocks, 2);
-  EXPECT_EQ(plain->content.settings.shared_reads, false);
-  EXPECT_EQ(plain->content.settings.min_mass, 0.75f);
-  EXPECT_EQ(plain->content.settings.offset, 0.5f);
+  const auto plain = RunJob(OnPlain(), job).value();
+  EXPECT_EQ(plain.content.settings.sink_blocks, 2);
+  EXPECT_EQ(plain.content.settings.shared_reads, false);
+  EXPECT_EQ(plain.content.settings.min_mass, 0.75f);
+  EXPECT_EQ(plain.content.settings.offset, 0.5f);
   job.settings.temper_special = true;
   job.settings.sink_blocks = 1;
   job.settings.shared_reads = true;
-  const auto gated = RunJob(OnGated(), job);
-  ASSERT_TRUE(gated.ok()) << gated.status();
-  EXPECT_EQ(gated->content.settings.sink_blocks, 1);
-  EXPECT_EQ(gated->content.settings.shared_reads, true);
-  EXPECT_EQ(gated->content.settings.temper_special, true);
+  const auto gated = RunJob(OnGated(), job).value();
+  EXPECT_EQ(gated.content.settings.sink_blocks, 1);
+  EXPECT_EQ(gated.content.settings.shared_reads, true);
+  EXPECT_EQ(gated.content.settings.temper_special, true);
   const auto measured =
-      MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(gated->content));
+      MeasureByHand(OnGated(), SplitOf(job).calibration, UnderProfile(gated.content));
   EXPECT_NEAR(measured.union_density, 0.7, kDensityTolerance);
-  const auto usual = RunJob(OnGated(), MatchJob());
-  ASSERT_TRUE(usual.ok()) << usual.status();
-  EXPECT_EQ(usual->content.settings.sink_blocks, 0);
-  EXPECT_EQ(usual->content.settings.shared_reads, false);
-  EXPECT_EQ(usual->content.settings.temper_special, false);
-  EXPECT_EQ(usual->content.settings.min_mass, std::nullopt);
+  const auto usual = RunJob(OnGated(), MatchJob()).value();
+  EXPECT_EQ(usual.content.settings.sink_blocks, 0);
+  EXPECT_EQ(usual.content.settings.shared_reads, false);
+  EXPECT_EQ(usual.content.settings.temper_special, false);
+  EXPECT_EQ(usual.content.settings.min_mass, std::nullopt);
 }
 
 TEST(Calibrate, KeepsTheMassThatIsAskedFor) {
@@ -601,12 +580,11 @@ TEST(Calibrate, KeepsTheMassThatIsAskedFor) {
   for (const double least : {0.99, 0.8}) {
     CalibrationJob job = Judged(ProfileTargetKind::kRetainedMass, least);
     job.samples.resize(56);
-    const auto result = RunJob(OnPlain(), job);
-    ASSERT_TRUE(result.ok()) << result.status();
-    const ProfileEvidence& evidence = result->content.evidence;
+    const auto result = RunJob(OnPlain(), job).value();
+    const ProfileEvidence& evidence = result.content.evidence;
     EXPECT_GE(evidence.retained_mass, least);
     EXPECT_LE(evidence.retained_mass_p1, evidence.retained_mass);
-    EXPECT_EQ(result->content.target, job.target);
+    EXPECT_EQ(result.content.target, job.target);
     EXPECT_EQ(evidence.choice_documents, 0);
     EXPECT_LT(evidence.union_density, densest);
     densest = evidence.union_density;
@@ -615,16 +593,15 @@ TEST(Calibrate, KeepsTheMassThatIsAskedFor) {
 
 TEST(Calibrate, EveryProfileSaysWhatItKeeps) {
   for (Engine* engine : {&OnGated(), &OnPlain()}) {
-    const auto result = RunJob(*engine, Job(ProfileTargetKind::kUnionDensity, 0.6));
-    ASSERT_TRUE(result.ok()) << result.status();
-    const ProfileEvidence& evidence = result->content.evidence;
+    const auto result = RunJob(*engine, Job(ProfileTargetKind::kUnionDensity, 0.6)).value();
+    const ProfileEvidence& evidence = result.content.evidence;
     ASSERT_TRUE(evidence.retained_mass.has_value());
     EXPECT_GT(*evidence.retained_mass, 0.3);
     EXPECT_LT(*evidence.retained_mass, 1.0);
     EXPECT_LT(evidence.retained_mass_p1, evidence.retained_mass);
-    ASSERT_TRUE(result->frozen.mass.has_value());
-    EXPECT_EQ(result->frozen.mass->rows.size(), static_cast<size_t>(kTokens / 2));
-    EXPECT_FALSE(result->full.mass.has_value());
+    ASSERT_TRUE(result.frozen.mass.has_value());
+    EXPECT_EQ(result.frozen.mass->rows.size(), static_cast<size_t>(kTokens / 2));
+    EXPECT_FALSE(result.full.mass.has_value());
   }
 }
 
@@ -639,10 +616,9 @@ TEST(Calibrate, EveryProfileSaysWhatItFinds) {
       EXPECT_EQ(GetErrorDetail(refused.status()).field, "min_retrieval");
     }
     job.min_retrieval.reset();
-    const auto result = RunJob(*engine, job);
-    ASSERT_TRUE(result.ok()) << result.status();
+    const auto result = RunJob(*engine, job).value();
     for (const auto& hits :
-         {result->content.evidence.single_needles, result->content.evidence.multi_needles}) {
+         {result.content.evidence.single_needles, result.content.evidence.multi_needles}) {
       ASSERT_TRUE(hits.has_value());
       EXPECT_EQ(hits->asked, kRetrievalDepths);
       EXPECT_LE(hits->kept, std::min(hits->full, hits->frozen));
@@ -657,9 +633,7 @@ TEST(Calibrate, ATextWithNoPlaceForNeedlesPromisesNothing) {
       job.samples[i][t] = static_cast<int32_t>(100 + (t * (i + 1)) % 7);
     }
   }
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_FALSE(result->content.evidence.single_needles.has_value());
+  EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.single_needles.has_value());
   job.min_retrieval = 0.95;
   const auto refused = RunJob(OnGated(), job);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
@@ -676,9 +650,7 @@ TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
   job.min_retrieval.reset();
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_FALSE(result->content.evidence.multi_needles.has_value());
+  EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.multi_needles.has_value());
 }
 
 // bad input: Calibrate | a target or setting of models that do, or do not, predict thresholds |
@@ -826,11 +798,10 @@ TEST(Calibrate, RefusesBadInputByItsName) {
 TEST(Calibrate, SamplesOfOneDocumentAreOnOneSide) {
   CalibrationJob job = MatchJob();
   job.documents = {1, 2, 1, 2};
-  const auto result = RunJob(OnGated(), job);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->content.evidence.calibration_documents, 1);
-  EXPECT_EQ(result->content.evidence.calibration_sequences, 2);
-  EXPECT_EQ(result->content.evidence.held_out_sequences, 2);
+  const auto result = RunJob(OnGated(), job).value();
+  EXPECT_EQ(result.content.evidence.calibration_documents, 1);
+  EXPECT_EQ(result.content.evidence.calibration_sequences, 2);
+  EXPECT_EQ(result.content.evidence.held_out_sequences, 2);
   job.documents = {1, 1, 1, 1};
   EXPECT_EQ(GetErrorDetail(RunJob(OnGated(), job).status()).field, "samples");
 }

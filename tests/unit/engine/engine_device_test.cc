@@ -167,13 +167,12 @@ TEST_F(DeviceTest, AGpuTakesItsFirstStepsBeforeAnybodys) {
     options.max_step_tokens = 64;
     if (two_blocks) options.kv_pool_bytes = cold->info().kv_bytes / cold->info().num_blocks * 2;
     const int before = faults_[1]->finishes;
-    const auto warm = Open(options, faults_[1], "cuda");
-    ASSERT_TRUE(warm.ok()) << warm.status();
+    const auto warm = Open(options, faults_[1], "cuda").value();
     EXPECT_GT(faults_[1]->finishes, before + 2);
-    EXPECT_EQ((*warm)->Snapshot().steps, 0);
-    EXPECT_EQ((*warm)->Snapshot().blocks_free, (*warm)->info().num_blocks);
+    EXPECT_EQ(warm->Snapshot().steps, 0);
+    EXPECT_EQ(warm->Snapshot().blocks_free, warm->info().num_blocks);
     const Request request = Greedy(Prompt(20, 1), 8);
-    EXPECT_EQ(Ask(**warm, request).ids, Ask(*cold, request).ids);
+    EXPECT_EQ(Ask(*warm, request).ids, Ask(*cold, request).ids);
   }
 }
 
@@ -211,11 +210,10 @@ TEST_F(DeviceTest, ATwinGoesOnWhenTheOneItWaitsForIsGone) {
   options.max_step_tokens = 64;
   const auto engine = Start(options, faults_[0]);
   const auto leader = std::make_shared<testing::Recorder>();
-  const auto handle = testing::Submit(*engine, Greedy(Prompt(3000, 1), 900), leader);
-  ASSERT_TRUE(handle.ok());
+  const auto handle = testing::Submit(*engine, Greedy(Prompt(3000, 1), 900), leader).value();
   const auto twin = Submit(*engine, Greedy(Prompt(3000, 1), 900));
   leader->WaitForStart();
-  engine->Cancel(*handle);
+  engine->Cancel(handle);
   EXPECT_TRUE(absl::IsCancelled(leader->Wait().status));
   const auto slow = std::make_shared<testing::Recorder>();
   slow->SetCongested(true);
@@ -255,9 +253,8 @@ TEST_F(DeviceTest, ARouterSpreadsRequestsAndBringsAPromptBackToItsBlocks) {
   std::vector<uint64_t> handles;
   for (uint32_t i = 0; i < 4; ++i) {
     running.push_back(std::make_shared<testing::Recorder>());
-    const auto handle = testing::Submit(*engine, Greedy(Prompt(300, i), 3700), running.back());
-    ASSERT_TRUE(handle.ok());
-    handles.push_back(*handle);
+    handles.push_back(
+        testing::Submit(*engine, Greedy(Prompt(300, i), 3700), running.back()).value());
   }
   for (const auto& recorder : running) recorder->WaitForIds(2);
   for (const EngineSnapshot& device : engine->Devices()) EXPECT_EQ(device.running, 2);
@@ -280,9 +277,8 @@ TEST_F(DeviceTest, ARoutersHandlesCancelTheRightRequest) {
   std::vector<uint64_t> handles;
   for (uint32_t i = 0; i < 4; ++i) {
     recorders.push_back(std::make_shared<testing::Recorder>());
-    const auto handle = testing::Submit(*engine, Greedy(Prompt(30, i), 4000), recorders.back());
-    ASSERT_TRUE(handle.ok());
-    handles.push_back(*handle);
+    handles.push_back(
+        testing::Submit(*engine, Greedy(Prompt(30, i), 4000), recorders.back()).value());
   }
   for (const size_t i : {2u, 1u, 3u, 0u}) {
     EXPECT_FALSE(recorders[i]->ended());

@@ -66,16 +66,15 @@ class IndexMetricTest : public EvaluationTest {
 };
 
 TEST_F(IndexMetricTest, IsTheSecondMomentOfQueriesAndTheMeanKey) {
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto config = ParseModelConfig(checkpoint->config_json());
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
+  const auto config = ParseModelConfig(checkpoint.config_json());
   const auto recorder = std::make_shared<Recorder>(*MakeBackend({.name = "cpu", .num_threads = 1}));
   MomentBackend moments(recorder, *config);
   KvGeometry geometry = MakeKvGeometry(*config, DType::kFloat32);
   geometry.index = IndexKind::kMoment;
   geometry.index_dtype = DType::kFloat16;
   const auto runner = SequenceRunner::Create(
-      *checkpoint, moments, {.geometry = geometry, .max_context = 64, .max_rows = 24});
+      checkpoint, moments, {.geometry = geometry, .max_context = 64, .max_rows = 24});
   ASSERT_TRUE(runner.ok()) << runner.status();
   std::vector<int32_t> tokens(50);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i * 131 % 8000);
@@ -124,11 +123,10 @@ TEST_F(IndexMetricTest, IsWrittenBesideTheModelWhichThenLoadsIt) {
   const std::string file = model_.path() + "/index_metric.safetensors";
   EXPECT_EQ(Run(""), 0);
   ASSERT_TRUE(std::filesystem::exists(file));
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  ASSERT_NE(checkpoint->index_metric(), nullptr);
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
+  ASSERT_NE(checkpoint.index_metric(), nullptr);
   const auto backend = MakeBackend({.name = "cpu"});
-  EXPECT_EQ(Model::Load(*checkpoint, **backend, {}).status(), absl::OkStatus());
+  EXPECT_EQ(Model::Load(checkpoint, **backend, {}).status(), absl::OkStatus());
 }
 
 TEST_F(IndexMetricTest, DependsOnTheTextAlone) {

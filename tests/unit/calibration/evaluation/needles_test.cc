@@ -51,10 +51,9 @@ size_t Occurrences(const std::string& text, const std::string& part) {
 
 TEST_F(NeedlesTest, AWindowHidesNumbersAndAsksForOne) {
   for (const int32_t keys : {1, 5}) {
-    const auto windows = Make({.context = 700, .windows = 4, .keys = keys});
-    ASSERT_TRUE(windows.ok()) << windows.status();
-    ASSERT_THAT(*windows, SizeIs(4));
-    for (const NeedleWindow& window : *windows) {
+    const auto windows = Make({.context = 700, .windows = 4, .keys = keys}).value();
+    ASSERT_THAT(windows, SizeIs(4));
+    for (const NeedleWindow& window : windows) {
       ASSERT_THAT(window.tokens, SizeIs(700));
       EXPECT_EQ(window.tokens[0], tokenizer_->beginning().front());
       const std::string before = Text(window, 0, window.question);
@@ -74,11 +73,10 @@ TEST_F(NeedlesTest, AWindowHidesNumbersAndAsksForOne) {
 }
 
 TEST_F(NeedlesTest, TheNeedleLiesEverDeeper) {
-  const auto windows = Make({.context = 1500, .windows = 8, .keys = 3});
-  ASSERT_TRUE(windows.ok()) << windows.status();
-  for (size_t i = 0; i < windows->size(); ++i) {
+  const auto windows = Make({.context = 1500, .windows = 8, .keys = 3}).value();
+  for (size_t i = 0; i < windows.size(); ++i) {
     const double wanted = (static_cast<double>(i) + 0.5) / 8.0;
-    EXPECT_NEAR((*windows)[i].depth, wanted, 64.0 / 1300.0) << i;
+    EXPECT_NEAR(windows[i].depth, wanted, 64.0 / 1300.0) << i;
   }
 }
 
@@ -103,8 +101,7 @@ TEST_F(NeedlesTest, WhatDoesNotFitIsRefused) {
 }
 
 TEST_F(NeedlesTest, TheEmbeddedModelFindsThemWithFullAttentionAndNotWithoutTheirBlocks) {
-  const auto windows = Make({.context = 1024, .windows = 3});
-  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto windows = Make({.context = 1024, .windows = 3}).value();
   const auto backend = MakeBackend({.name = "cpu", .num_threads = 2});
   const auto runner = SequenceRunner::Create(
       checkpoint_, **backend,
@@ -115,20 +112,18 @@ TEST_F(NeedlesTest, TheEmbeddedModelFindsThemWithFullAttentionAndNotWithoutTheir
       {{}, "dynamic"},
       // Nothing but the last block and the tail.
       {{.options = {.offset = -100.0f, .pinned_blocks = 1}}, "blind"}};
-  const auto scores = EvaluateNeedles(**runner, *windows, ways, {});
-  ASSERT_TRUE(scores.ok()) << scores.status();
-  EXPECT_THAT((*scores)[0].hits, Each(true));
-  EXPECT_THAT((*scores)[1].hits, Each(true));
-  EXPECT_THAT((*scores)[2].hits, Each(false));
-  EXPECT_DOUBLE_EQ((*scores)[0].union_density, 1.0);
-  EXPECT_LT((*scores)[2].union_density, (*scores)[1].union_density);
-  EXPECT_LT((*scores)[0].answer_loss, 0.5);
+  const auto scores = EvaluateNeedles(**runner, windows, ways, {}).value();
+  EXPECT_THAT(scores[0].hits, Each(true));
+  EXPECT_THAT(scores[1].hits, Each(true));
+  EXPECT_THAT(scores[2].hits, Each(false));
+  EXPECT_DOUBLE_EQ(scores[0].union_density, 1.0);
+  EXPECT_LT(scores[2].union_density, scores[1].union_density);
+  EXPECT_LT(scores[0].answer_loss, 0.5);
 }
 
 // Those of another offset, block size or kind of prompt do not take part.
 TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
-  const auto windows = Make({.context = 700, .windows = 2});
-  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto windows = Make({.context = 700, .windows = 2}).value();
   const auto backend = std::make_shared<RivalBackend>(
       *MakeBackend({.name = "cpu", .num_threads = 2}), /*num_threads=*/2);
   const auto geometry = MakeKvGeometry(config_, DType::kFloat16);
@@ -150,16 +145,15 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
   for (const size_t other : {2, 4, 5}) EXPECT_FALSE(SamePrompt(ways[0], ways[other])) << other;
   EXPECT_FALSE(SamePrompt(ways[5], ways[5]));
   const NeedleEvaluationOptions options = {.prefill = 600, .rivals = backend.get()};
-  const auto together = EvaluateNeedles(**runner, *windows, ways, options);
-  ASSERT_TRUE(together.ok()) << together.status();
+  const auto together = EvaluateNeedles(**runner, windows, ways, options).value();
   for (size_t i = 0; i < ways.size(); ++i) {
-    const auto alone = EvaluateNeedles(**runner, *windows, std::span(ways).subspan(i, 1), options);
+    const auto alone = EvaluateNeedles(**runner, windows, std::span(ways).subspan(i, 1), options);
     ASSERT_TRUE(alone.ok()) << alone.status();
-    EXPECT_EQ((*together)[i].hits, alone->front().hits) << ways[i].name;
-    EXPECT_EQ((*together)[i].answer_loss, alone->front().answer_loss) << ways[i].name;
-    EXPECT_EQ((*together)[i].union_density, alone->front().union_density) << ways[i].name;
+    EXPECT_EQ(together[i].hits, alone->front().hits) << ways[i].name;
+    EXPECT_EQ(together[i].answer_loss, alone->front().answer_loss) << ways[i].name;
+    EXPECT_EQ(together[i].union_density, alone->front().union_density) << ways[i].name;
   }
-  EXPECT_NE((*together)[0].answer_loss, (*together)[3].answer_loss);
+  EXPECT_NE(together[0].answer_loss, together[3].answer_loss);
 }
 
 // bad input: eta-eval | needles: numbers and ways of attending that are none | exit code 2, the

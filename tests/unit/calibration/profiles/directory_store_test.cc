@@ -43,14 +43,13 @@ class DirectoryStore : public ::testing::Test {
 };
 
 TEST_F(DirectoryStore, WritesAreRefusedNamingTheStore) {
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open().value();
   for (const absl::Status& status :
-       {(*store)->Put(kAcme, MakePut("legal", 1)).status(),
-        (*store)->CheckPut(kAcme, MakePut("legal", 1)).status(),
-        (*store)->SetAlias(kAcme, {"legal", "stable", 1, {}}),
-        (*store)->Promote(kAcme, {.name = "legal", .version = 1}),
-        (*store)->DeleteVersion(kAcme, "legal", 1), (*store)->Delete(kAcme, "x", {})}) {
+       {store->Put(kAcme, MakePut("legal", 1)).status(),
+        store->CheckPut(kAcme, MakePut("legal", 1)).status(),
+        store->SetAlias(kAcme, {"legal", "stable", 1, {}}),
+        store->Promote(kAcme, {.name = "legal", .version = 1}),
+        store->DeleteVersion(kAcme, "legal", 1), store->Delete(kAcme, "x", {})}) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetail(status).reason, "STORE_READ_ONLY");
     EXPECT_THAT(std::string(status.message()), HasSubstr("dir:"));
@@ -72,41 +71,37 @@ TEST_F(DirectoryStore, AConfigMapIsSwappedWhole) {
   publish(1);
   fs::create_symlink("..data/legal.json", mount / "legal.json");
   fs::create_symlink("..data/aliases.json", mount / "aliases.json");
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open().value();
   for (int64_t version = 2; version <= 5; ++version) {
     publish(version);
-    ASSERT_TRUE(Eventually([&] { return NewestVersion(**store) == version; }));
-    const auto stable = (*store)->Get(kAcme, "legal", std::string("stable"));
-    ASSERT_TRUE(stable.ok());
-    EXPECT_GE((*stable)->version, version);
-    EXPECT_TRUE((*store)->Health().ok()) << (*store)->Health();
+    ASSERT_TRUE(Eventually([&] { return NewestVersion(*store) == version; }));
+    EXPECT_GE(store->Get(kAcme, "legal", std::string("stable")).value()->version, version);
+    EXPECT_TRUE(store->Health().ok()) << store->Health();
   }
 }
 
 TEST_F(DirectoryStore, ABadFileLeavesTheLastGoodSet) {
   fs::create_directories(folder_.path() + "/acme");
   folder_.Write("acme/legal.json", Json("legal", 1, 1));
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open().value();
   folder_.Write("acme/next.json", Json("legal", 2, 2));
-  ASSERT_TRUE(Eventually([&] { return NewestVersion(**store) == 2; }));
+  ASSERT_TRUE(Eventually([&] { return NewestVersion(*store) == 2; }));
 
   folder_.Write("acme/legal.json", Json("legal", 3, 3));
   folder_.Write("acme/bad.json", "{\"format\": \"eta-profile\"}");
-  ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
-  EXPECT_THAT(std::string((*store)->Health().message()), HasSubstr("acme/bad.json"));
+  ASSERT_TRUE(Eventually([&] { return !store->Health().ok(); }));
+  EXPECT_THAT(std::string(store->Health().message()), HasSubstr("acme/bad.json"));
   // Whether the good file was seen before the bad one or with it, the set is one that was whole.
-  EXPECT_GE(NewestVersion(**store), 2);
+  EXPECT_GE(NewestVersion(*store), 2);
   fs::remove(folder_.path() + "/acme/bad.json");
-  ASSERT_TRUE(Eventually([&] { return (*store)->Health().ok(); }));
-  EXPECT_EQ(NewestVersion(**store), 3);
+  ASSERT_TRUE(Eventually([&] { return store->Health().ok(); }));
+  EXPECT_EQ(NewestVersion(*store), 3);
 
   // The folder goes away as a whole: the profiles stay.
   fs::rename(folder_.path() + "/acme", folder_.path() + "/.acme");
-  ASSERT_TRUE(Eventually([&] { return NewestVersion(**store) == 0; }));
+  ASSERT_TRUE(Eventually([&] { return NewestVersion(*store) == 0; }));
   fs::rename(folder_.path() + "/.acme", folder_.path() + "/acme");
-  ASSERT_TRUE(Eventually([&] { return NewestVersion(**store) == 3; }));
+  ASSERT_TRUE(Eventually([&] { return NewestVersion(*store) == 3; }));
 }
 
 #ifdef ETA_FAILPOINTS
@@ -118,33 +113,31 @@ class DirectoryFailpoint : public DirectoryStore {
 TEST_F(DirectoryFailpoint, FilesThatCannotBeReadAreReadAtTheNextLook) {
   fs::create_directories(folder_.path() + "/acme");
   folder_.Write("acme/legal.json", Json("legal", 1, 1));
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open().value();
   int64_t version = 1;
   for (const Failpoint point : {Failpoint::kFileOpen, Failpoint::kFileRead}) {
     const std::string next = std::to_string(++version) + ".json";
     folder_.Write("acme/.next", Json("legal", version, uint32_t(version)));
     ArmFailpoint(point, {});
     fs::rename(folder_.path() + "/acme/.next", folder_.path() + "/acme/" + next);
-    ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
-    EXPECT_EQ(NewestVersion(**store), version - 1);
+    ASSERT_TRUE(Eventually([&] { return !store->Health().ok(); }));
+    EXPECT_EQ(NewestVersion(*store), version - 1);
     DisarmFailpoints();
-    ASSERT_TRUE(Eventually([&] { return (*store)->Health().ok(); })) << (*store)->Health();
-    EXPECT_EQ(NewestVersion(**store), version);
+    ASSERT_TRUE(Eventually([&] { return store->Health().ok(); })) << store->Health();
+    EXPECT_EQ(NewestVersion(*store), version);
   }
 }
 
 // Reading a large folder again and again is work for nothing.
 TEST_F(DirectoryFailpoint, ABadFileIsNotReadAgain) {
   fs::create_directories(folder_.path() + "/acme");
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
+  const auto store = Open().value();
   folder_.Write("acme/.bad", "{}");
   fs::create_symlink("nowhere", folder_.path() + "/acme/.gone");
   for (const std::string name : {"bad", "gone"}) {
     const std::string path = folder_.path() + "/acme/" + name + ".json";
     fs::rename(folder_.path() + "/acme/." + name, path);
-    ASSERT_TRUE(Eventually([&] { return !(*store)->Health().ok(); }));
+    ASSERT_TRUE(Eventually([&] { return !store->Health().ok(); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the look that told it is over
     const int64_t strikes = FailpointStrikes(Failpoint::kFileOpen);
     ArmFailpoint(Failpoint::kFileOpen, {});
@@ -152,7 +145,7 @@ TEST_F(DirectoryFailpoint, ABadFileIsNotReadAgain) {
     EXPECT_EQ(FailpointStrikes(Failpoint::kFileOpen), strikes) << name;
     DisarmFailpoints();
     fs::remove(path);
-    ASSERT_TRUE(Eventually([&] { return (*store)->Health().ok(); }));
+    ASSERT_TRUE(Eventually([&] { return store->Health().ok(); }));
   }
 }
 #endif
@@ -169,21 +162,20 @@ TEST_F(DirectoryStore, AFileOfAnotherSchemaIsRefusedByItsNameAndKeepsNothingElse
   folder_.Write("acme/b.json", Json("code", 1, 2));
   folder_.Write("acme/old.json", of_schema(2, kProfileSchemaVersion - 1));
   folder_.Write("acme/aliases.json", "{\"legal\": {\"stable\": 2}}");
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_TRUE((*store)->Health().ok());
-  EXPECT_TRUE((*store)->Get(kAcme, "code", Newest()).ok());
-  EXPECT_TRUE((*store)->Get(kAcme, "legal", int64_t{1}).ok());
+  const auto store = Open().value();
+  EXPECT_TRUE(store->Health().ok());
+  EXPECT_TRUE(store->Get(kAcme, "code", Newest()).ok());
+  EXPECT_TRUE(store->Get(kAcme, "legal", int64_t{1}).ok());
   for (const ProfileSelector& selector :
        {ProfileSelector(Newest()), ProfileSelector(int64_t{2}), ProfileSelector("stable")}) {
-    const absl::Status status = (*store)->Get(kAcme, "legal", selector).status();
+    const absl::Status status = store->Get(kAcme, "legal", selector).status();
     EXPECT_EQ(Reason(status), "PROFILE_SCHEMA_MISMATCH");
     EXPECT_THAT(std::string(status.message()), HasSubstr("acme/old.json"));
   }
-  EXPECT_EQ((*store)->List(kAcme, {})->profiles.size(), 2u);
-  EXPECT_EQ((*store)->ListVersions(kAcme, "legal", {})->profiles.size(), 2u);
+  EXPECT_EQ(store->List(kAcme, {})->profiles.size(), 2u);
+  EXPECT_EQ(store->ListVersions(kAcme, "legal", {})->profiles.size(), 2u);
   folder_.Write("acme/old.json", Json("legal", 2, 2));  // calibrated anew
-  ASSERT_TRUE(Eventually([&] { return (*store)->Get(kAcme, "legal", Newest()).ok(); }));
+  ASSERT_TRUE(Eventually([&] { return store->Get(kAcme, "legal", Newest()).ok(); }));
   fs::remove(folder_.path() + "/acme/aliases.json");
   folder_.Write("acme/old.json", "{\"format\": \"eta-profile\", \"schema_version\": 5}");
   EXPECT_FALSE(Open().ok()) << "it does not say which profile it is";

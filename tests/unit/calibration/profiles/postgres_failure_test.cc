@@ -118,14 +118,10 @@ TEST_F(PostgresFailure, ItsErrorsHaveTheirReasons) {
 //   UNAVAILABLE, OUTCOME_UNKNOWN | StoreOutage.ALostAnswerToACommitIsFoundByTheRequestId
 TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
   PostgresRelay relay(server_->socket_folder());
-  const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const auto& store = *opened;
+  const auto store = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions()).value();
 
   relay.Arm(PostgresRelay::kCutAfter);
-  const auto found = store->Put(kAcme, WithRequest(MakePut("legal", 1, 0), "r1"));
-  ASSERT_TRUE(found.ok()) << found.status();
-  EXPECT_EQ((*found)->version, 1);
+  EXPECT_EQ(store->Put(kAcme, WithRequest(MakePut("legal", 1, 0), "r1")).value()->version, 1);
 
   relay.Arm(PostgresRelay::kCutBefore);
   const absl::Status unknown =
@@ -142,9 +138,7 @@ TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
 // Many times: whichever way a commit is cut, repeating the request makes one version.
 TEST_F(PostgresFailure, RequestsCutAtCommitAreDoneOnce) {
   PostgresRelay relay(server_->socket_folder());
-  const auto opened = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions());
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const auto& store = *opened;
+  const auto store = OpenProfileStore(relay.Through(url_), StorePlace::FastOptions()).value();
   std::mt19937 random(1);
   const int requests = Rounds(40, 500);
   for (int request = 1; request <= requests; ++request) {

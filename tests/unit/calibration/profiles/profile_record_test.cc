@@ -62,13 +62,11 @@ TEST(ProfileBlob, RoundTripKeepsEveryBit) {
   record.content.thresholds = HardFloats();
   record.content.z_per_head = std::vector<float>(12, std::nextafter(2.0f, 0.0f));
   DropDynamic(record.content.evidence);
-  const auto blob = EncodeProfile(record);
-  ASSERT_TRUE(blob.ok()) << blob.status();
-  const auto read = DecodeProfile(*blob);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, record);
-  ExpectSameBits(read->content.thresholds, record.content.thresholds);
-  EXPECT_EQ(read->checksum.size(), 64u);
+  const auto blob = EncodeProfile(record).value();
+  const auto read = DecodeProfile(blob).value();
+  EXPECT_EQ(read, record);
+  ExpectSameBits(read.content.thresholds, record.content.thresholds);
+  EXPECT_EQ(read.checksum.size(), 64u);
 }
 
 // bad input: Profiles | stored, its checksum fails | DATA_LOSS, PROFILE_CORRUPT; marked in lists
@@ -126,13 +124,10 @@ TEST(ProfileBlob, ARelativeProfileKeepsEveryBit) {
   ProfileRecord record = MakeRecord(6);
   MakeRelative(record.content);
   record.content.relative_c = std::nextafter(-3.9f, 0.0f);
-  const auto blob = EncodeProfile(record);
-  ASSERT_TRUE(blob.ok()) << blob.status();
-  const auto read = DecodeProfile(*blob);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, record);
-  for (size_t i = 0; i + 64 < blob->size(); ++i) {
-    std::string changed = *blob;
+  const auto blob = EncodeProfile(record).value();
+  EXPECT_EQ(DecodeProfile(blob).value(), record);
+  for (size_t i = 0; i + 64 < blob.size(); ++i) {
+    std::string changed = blob;
     changed[i] = static_cast<char>(0xff);
     changed = Resealed(changed);
     auto other = DecodeProfile(changed);
@@ -403,13 +398,11 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       profile.content.settings.min_mass = std::nextafter(0.3f, 0.0f);
       profile.content.evidence.multi_needles.reset();
     }
-    const auto text = ProfileToJson(profile);
-    ASSERT_TRUE(text.ok()) << text.status();
-    EXPECT_EQ(*text, nlohmann::ordered_json::parse(*text).dump(1) + "\n");
-    const auto read = ProfileFromJson(*text);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(*read, profile);
-    ExpectSameBits(read->content.thresholds, profile.content.thresholds);
+    const auto text = ProfileToJson(profile).value();
+    EXPECT_EQ(text, nlohmann::ordered_json::parse(text).dump(1) + "\n");
+    const auto read = ProfileFromJson(text).value();
+    EXPECT_EQ(read, profile);
+    ExpectSameBits(read.content.thresholds, profile.content.thresholds);
   }
 }
 
@@ -417,12 +410,9 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   PortableProfile profile = MakePortable();
   MakeRelative(profile.content);
   profile.content.relative_c = std::nextafter(-4.6f, 0.0f);
-  const auto text = ProfileToJson(profile);
-  ASSERT_TRUE(text.ok()) << text.status();
-  const auto read = ProfileFromJson(*text);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(*read, profile);
-  auto json = nlohmann::ordered_json::parse(*text);
+  const auto text = ProfileToJson(profile).value();
+  EXPECT_EQ(ProfileFromJson(text).value(), profile);
+  auto json = nlohmann::ordered_json::parse(text);
   EXPECT_TRUE(json["thresholds"].is_null());
   EXPECT_EQ(json["reads"], "shared");
   const auto field = [&json](const char* key, const nlohmann::ordered_json& value) {

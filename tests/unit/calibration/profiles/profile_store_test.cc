@@ -47,18 +47,16 @@ TEST_P(ReadStoreTest, GetByVersionNewestAndAlias) {
   place_.Seed("acme", "legal", 2, second);
   place_.SeedAlias("acme", "legal", "stable", 1);
   const auto store = place_.Open();
-  const auto newest = store->Get(kAcme, "legal", Newest());
-  ASSERT_TRUE(newest.ok()) << newest.status();
-  EXPECT_EQ((*newest)->version, 2);
-  EXPECT_EQ((*newest)->content, second);
-  EXPECT_EQ((*newest)->tenant, kAcme);
+  const auto newest = store->Get(kAcme, "legal", Newest()).value();
+  EXPECT_EQ(newest->version, 2);
+  EXPECT_EQ(newest->content, second);
+  EXPECT_EQ(newest->tenant, kAcme);
   EXPECT_EQ((*store->Get(kAcme, "legal", int64_t{1}))->content, first);
   EXPECT_EQ((*store->Get(kAcme, "legal", std::string("stable")))->version, 1);
-  const auto aliases = store->ListAliases(kAcme, "legal");
-  ASSERT_TRUE(aliases.ok()) << aliases.status();
-  ASSERT_EQ(aliases->size(), 1u);
-  EXPECT_EQ(aliases->front().alias, "stable");
-  EXPECT_EQ(aliases->front().version, 1);
+  const auto aliases = store->ListAliases(kAcme, "legal").value();
+  ASSERT_EQ(aliases.size(), 1u);
+  EXPECT_EQ(aliases.front().alias, "stable");
+  EXPECT_EQ(aliases.front().version, 1);
   EXPECT_TRUE(store->Health().ok());
 }
 
@@ -106,23 +104,21 @@ TEST_P(ReadStoreTest, Pages) {
   std::vector<std::string> names;
   std::string token;
   do {
-    const auto list = store->List(kAcme, {.size = 2, .token = token});
-    ASSERT_TRUE(list.ok()) << list.status();
-    EXPECT_LE(list->profiles.size(), 2u);
-    for (const ProfileSummary& profile : list->profiles) {
+    const auto list = store->List(kAcme, {.size = 2, .token = token}).value();
+    EXPECT_LE(list.profiles.size(), 2u);
+    for (const ProfileSummary& profile : list.profiles) {
       names.push_back(profile.name + "@" + std::to_string(profile.version));
       EXPECT_GT(profile.bytes, 100);
     }
-    token = list->next_token;
+    token = list.next_token;
   } while (!token.empty());
   EXPECT_THAT(names, ::testing::ElementsAre("a@1", "a-1@1", "a_2@1", "b@5", "c.x@1"));
 
   std::vector<int64_t> versions;
   do {
-    const auto list = store->ListVersions(kAcme, "b", {.size = 2, .token = token});
-    ASSERT_TRUE(list.ok()) << list.status();
-    for (const ProfileSummary& profile : list->profiles) versions.push_back(profile.version);
-    token = list->next_token;
+    const auto list = store->ListVersions(kAcme, "b", {.size = 2, .token = token}).value();
+    for (const ProfileSummary& profile : list.profiles) versions.push_back(profile.version);
+    token = list.next_token;
   } while (!token.empty());
   EXPECT_THAT(versions, ::testing::ElementsAre(5, 4, 3, 2, 1));
   // A last page that is just full has no next one.
@@ -209,15 +205,12 @@ TEST_P(WriteStoreTest, PutKeepsEveryBitAndSurvivesReopening) {
   ProfilePtr stored;
   {
     const auto store = place_.Open();
-    const auto result = store->Put(kAcme, put);
-    ASSERT_TRUE(result.ok()) << result.status();
-    stored = *result;
+    stored = store->Put(kAcme, put).value();
     EXPECT_EQ(stored->version, 1);
   }
-  const auto read = place_.Open()->Get(kAcme, "legal", int64_t{1});
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(**read, *stored);
-  EXPECT_EQ(0, memcmp((*read)->content.thresholds.data(), put.content.thresholds.data(),
+  const auto read = place_.Open()->Get(kAcme, "legal", int64_t{1}).value();
+  EXPECT_EQ(*read, *stored);
+  EXPECT_EQ(0, memcmp(read->content.thresholds.data(), put.content.thresholds.data(),
                       put.content.thresholds.size() * sizeof(float)));
 }
 
@@ -244,14 +237,11 @@ TEST_P(WriteStoreTest, RequestIdsAreIdempotent) {
   PutProfile put = MakePut("legal", 1, 0);
   put.request_id = "calibrate-1";
   put.payload_digest = std::string(64, '1');
-  const auto first = store->Put(kAcme, put);
-  ASSERT_TRUE(first.ok()) << first.status();
+  const auto first = store->Put(kAcme, put).value();
   PutProfile again = put;
   again.content = MakeContent(99);  // a second run may differ in its last bits
   for (int i = 0; i < 3; ++i) {
-    const auto replay = place_.Open()->Put(kAcme, again);
-    ASSERT_TRUE(replay.ok()) << replay.status();
-    EXPECT_EQ(**replay, **first);
+    EXPECT_EQ(*place_.Open()->Put(kAcme, again).value(), *first);
   }
   EXPECT_EQ(store->ListVersions(kAcme, "legal", {})->profiles.size(), 1u);
   again.payload_digest = std::string(64, '2');
@@ -312,15 +302,12 @@ TEST_P(WriteStoreTest, CheckPutSaysWhatPutWould) {
   PutProfile put = MakePut("legal", 1, 0);
   put.request_id = "r1";
   put.payload_digest = std::string(64, '1');
-  const auto nothing = store->CheckPut(kAcme, put);
-  ASSERT_TRUE(nothing.ok()) << nothing.status();
-  EXPECT_EQ(*nothing, nullptr);
+  EXPECT_EQ(store->CheckPut(kAcme, put).value(), nullptr);
   EXPECT_TRUE(store->List(kAcme, {})->profiles.empty());
-  const auto stored = store->Put(kAcme, put);
-  ASSERT_TRUE(stored.ok()) << stored.status();
+  const auto stored = store->Put(kAcme, put).value();
   PutProfile without_content = put;
   without_content.content = {};
-  EXPECT_EQ(**store->CheckPut(kAcme, without_content), **stored);
+  EXPECT_EQ(**store->CheckPut(kAcme, without_content), *stored);
   EXPECT_EQ(*store->CheckPut(kOther, put), nullptr);
   put.payload_digest = std::string(64, '2');
   expect_same(put);                      // REQUEST_ID_REUSED

@@ -56,9 +56,7 @@ mode_t Mode(const std::string& path) {
 TEST_F(SqliteStore, FilesAreTheOwnersAloneWhateverTheUmask) {
   const mode_t before = umask(0);
   {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok()) << store.status();
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+    ASSERT_TRUE(Open().value()->Put(kAcme, MakePut("legal", 1)).ok());
     for (const char* suffix : {"", "-wal", "-shm"}) EXPECT_EQ(Mode(path_ + suffix), 0600u);
   }
   chmod(path_.c_str(), 0666);
@@ -113,12 +111,11 @@ TEST_F(SqliteStore, NewerSchemaAndOtherTablesAreRefused) {
 
 TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
   {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 2)).ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("gone", 3)).ok());
-    ASSERT_TRUE((*store)->Delete(kAcme, "gone", std::nullopt).ok());
+    const auto store = Open().value();
+    ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
+    ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
+    ASSERT_TRUE(store->Put(kAcme, MakePut("gone", 3)).ok());
+    ASSERT_TRUE(store->Delete(kAcme, "gone", std::nullopt).ok());
   }
   SqliteClient{path_}(kBackToVersion2);
   SqliteClient{path_}(
@@ -127,34 +124,32 @@ TEST_F(SqliteStore, AFileOfTheFirstVersionIsMigratedAndItsRowsAreCounted) {
   ProfileStoreOptions options = StorePlace::FastOptions();
   options.quota.versions = 3;
   options.quota.versions_ever = 4;
-  const auto store = OpenProfileStore(path_, options);
-  ASSERT_TRUE(store.ok()) << store.status();
-  ASSERT_TRUE(Eventually([&] { return (*store)->Use(kAcme).has_value(); }));
-  EXPECT_EQ((*store)->Use(kAcme)->versions, 2);
-  EXPECT_EQ((*store)->Use(kAcme)->versions_ever, 3);
-  EXPECT_GT((*store)->Use(kAcme)->bytes, 0);
-  EXPECT_TRUE((*store)->Get(kAcme, "legal", int64_t{1}).ok());
-  EXPECT_TRUE((*store)->Put(kAcme, MakePut("new", 4)).ok());
-  EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA");
-  EXPECT_TRUE((*store)->Delete(kAcme, "legal", std::nullopt).ok());
-  EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA")
+  const auto store = OpenProfileStore(path_, options).value();
+  ASSERT_TRUE(Eventually([&] { return store->Use(kAcme).has_value(); }));
+  EXPECT_EQ(store->Use(kAcme)->versions, 2);
+  EXPECT_EQ(store->Use(kAcme)->versions_ever, 3);
+  EXPECT_GT(store->Use(kAcme)->bytes, 0);
+  EXPECT_TRUE(store->Get(kAcme, "legal", int64_t{1}).ok());
+  EXPECT_TRUE(store->Put(kAcme, MakePut("new", 4)).ok());
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA");
+  EXPECT_TRUE(store->Delete(kAcme, "legal", std::nullopt).ok());
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("more", 5)).status()), "PROFILE_QUOTA")
       << "four versions ever";
 }
 
 TEST_F(SqliteStore, AFileOfTheSecondVersionIsMigratedAndItsRowsCountForEveryModel) {
   const std::string a(64, 'a'), b(64, 'b');
   {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok());
+    const auto store = Open().value();
     for (uint32_t i = 1; i <= 4; ++i) {
       PutProfile put = MakePut("legal", i);
       if (i % 2 == 0) put.content.model_fingerprint = b;
-      ASSERT_TRUE((*store)->Put(kAcme, put).ok());
+      ASSERT_TRUE(store->Put(kAcme, put).ok());
     }
-    ASSERT_TRUE((*store)->Put(TenantOf("other"), MakePut("legal", 1)).ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("damaged", 1)).ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("damaged", 2)).ok());
-    ASSERT_TRUE((*store)->SetAlias(kAcme, {"legal", "stable", 4, {}}).ok());
+    ASSERT_TRUE(store->Put(TenantOf("other"), MakePut("legal", 1)).ok());
+    ASSERT_TRUE(store->Put(kAcme, MakePut("damaged", 1)).ok());
+    ASSERT_TRUE(store->Put(kAcme, MakePut("damaged", 2)).ok());
+    ASSERT_TRUE(store->SetAlias(kAcme, {"legal", "stable", 4, {}}).ok());
   }
   SqliteClient{path_}(kBackToVersion2);
   SqliteClient{path_}(
@@ -181,11 +176,7 @@ TEST_F(SqliteStore, AFileOfTheSecondVersionIsMigratedAndItsRowsCountForEveryMode
 }
 
 TEST_F(SqliteStore, ManyMayMigrateAFileAtOnce) {
-  {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok());
-    ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
-  }
+  { ASSERT_TRUE(Open().value()->Put(kAcme, MakePut("legal", 1)).ok()); }
   SqliteClient{path_}(kBackToVersion2);
   std::vector<std::thread> threads;
   for (int i = 0; i < 6; ++i) {
@@ -203,9 +194,7 @@ TEST_F(SqliteStore, ManyMayMigrateAFileAtOnce) {
 TEST_F(SqliteStore, AFileWithoutSchemaYetIsTakenUp) {
   // A process that was killed between making the file and writing to it.
   folder_.Write("profiles.db", "");
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+  EXPECT_TRUE(Open().value()->Put(kAcme, MakePut("legal", 1)).ok());
 }
 
 TEST_F(SqliteStore, ManyMayMakeTheFileAtOnce) {
@@ -227,9 +216,8 @@ TEST_F(SqliteStore, ManyMayMakeTheFileAtOnce) {
 // bad input: Store | SQLite file with damaged pages | DATA_LOSS; the file is kept
 TEST_F(SqliteStore, DamagedPagesAreDataLossAndTheFileIsKept) {
   {
-    const auto store = Open();
-    ASSERT_TRUE(store.ok());
-    for (uint32_t i = 0; i < 50; ++i) ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", i)).ok());
+    const auto store = Open().value();
+    for (uint32_t i = 0; i < 50; ++i) ASSERT_TRUE(store->Put(kAcme, MakePut("legal", i)).ok());
   }
   std::string damaged = ReadFile(path_);
   ASSERT_GT(damaged.size(), 3 * 4096u);
@@ -241,14 +229,13 @@ TEST_F(SqliteStore, DamagedPagesAreDataLossAndTheFileIsKept) {
 
 // The system's cache has the file; the server has no copy of it for each of its threads.
 TEST_F(SqliteStore, OfALargeFileLittleIsHeldInMemory) {
-  const auto store = Open();
-  ASSERT_TRUE(store.ok());
+  const auto store = Open().value();
   PutProfile put = MakePut("a", 1);
   put.content = MakeContent(1, 64, 128);
   const int64_t before = sqlite3_memory_used();
   for (; std::filesystem::file_size(path_) < (5u << 20); put.name += "a") {
-    for (int version = 0; version < 20; ++version) ASSERT_TRUE((*store)->Put(kAcme, put).ok());
-    ASSERT_TRUE((*store)->Get(kAcme, put.name, Newest()).ok());
+    for (int version = 0; version < 20; ++version) ASSERT_TRUE(store->Put(kAcme, put).ok());
+    ASSERT_TRUE(store->Get(kAcme, put.name, Newest()).ok());
   }
   EXPECT_LT(sqlite3_memory_used() - before, 1 << 20);
 }
@@ -256,27 +243,25 @@ TEST_F(SqliteStore, OfALargeFileLittleIsHeldInMemory) {
 TEST_F(SqliteStore, ALockedFileIsUnavailableForWritersOnly) {
   ProfileStoreOptions options = StorePlace::FastOptions();
   options.busy_timeout = std::chrono::milliseconds(50);
-  const auto store = OpenProfileStore("sqlite:" + path_, options);
-  ASSERT_TRUE(store.ok());
-  ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+  const auto store = OpenProfileStore("sqlite:" + path_, options).value();
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   auto other = std::make_unique<SqliteClient>(path_);
   (*other)("BEGIN IMMEDIATE");
-  const absl::Status busy = (*store)->Put(kAcme, MakePut("legal", 2)).status();
+  const absl::Status busy = store->Put(kAcme, MakePut("legal", 2)).status();
   EXPECT_EQ(busy.code(), StatusCode::kUnavailable);
   EXPECT_EQ(Reason(busy), "STORE_BUSY");
   EXPECT_TRUE(GetErrorDetail(busy).retry_after.has_value());
-  EXPECT_TRUE((*store)->Get(kAcme, "legal", Newest()).ok());
+  EXPECT_TRUE(store->Get(kAcme, "legal", Newest()).ok());
   other.reset();
-  EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 2)).ok());
+  EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 2)).ok());
 }
 
 TEST_F(SqliteStore, AFilePutInItsPlaceTakesNoWrites) {
-  const auto store = Open();
-  ASSERT_TRUE(store.ok());
-  ASSERT_TRUE((*store)->Put(kAcme, MakePut("legal", 1)).ok());
+  const auto store = Open().value();
+  ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   std::filesystem::rename(path_, path_ + ".moved");
-  EXPECT_EQ(Reason((*store)->Put(kAcme, MakePut("legal", 2)).status()), "STORE_FAILED");
-  EXPECT_EQ(Reason((*store)->Health()), "STORE_FAILED");
+  EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 2)).status()), "STORE_FAILED");
+  EXPECT_EQ(Reason(store->Health()), "STORE_FAILED");
 }
 
 TEST_F(SqliteStore, BadUrls) {
@@ -330,10 +315,9 @@ TEST_F(SqliteStore, AnIoErrorAtCommitClosesTheWriter) {
     CHILD_EXPECT((*(*store)->Get(kAcme, "legal", Newest()))->version == 1);
     return true;
   });
-  const auto store = Open();
-  ASSERT_TRUE(store.ok()) << store.status();
-  EXPECT_EQ((*(*store)->Get(kAcme, "legal", Newest()))->content, MakeContent(1));
-  EXPECT_TRUE((*store)->Put(kAcme, MakePut("legal", 4)).ok());
+  const auto store = Open().value();
+  EXPECT_EQ((*store->Get(kAcme, "legal", Newest()))->content, MakeContent(1));
+  EXPECT_TRUE(store->Put(kAcme, MakePut("legal", 4)).ok());
 }
 
 // On a real disk; store_disk_test.cc has every operation of a simulated one.

@@ -75,10 +75,9 @@ TEST_P(QuarantineTest, ADamagedBlobIsItsOwnTroubleAlone) {
   EXPECT_TRUE(store->Get(kAcme, "a", Newest()).ok());
   EXPECT_EQ((*store->Get(kOther, "b", Newest()))->content, MakeContent(3));
 
-  const auto list = store->List(kAcme, {});
-  ASSERT_TRUE(list.ok()) << list.status();
+  const auto list = store->List(kAcme, {}).value();
   std::vector<std::string> marked;
-  for (const ProfileSummary& profile : list->profiles) {
+  for (const ProfileSummary& profile : list.profiles) {
     marked.push_back(profile.name + (profile.corrupt ? "!" : ""));
   }
   EXPECT_THAT(marked, ::testing::ElementsAre("a", "b!", "c"));
@@ -177,10 +176,9 @@ TEST_P(QuarantineTest, DamagedNamesAreLeftOutOfLists) {
   std::string names;
   ProfilePage page{.size = 1, .token = ""};
   do {
-    const auto list = store->List(kAcme, page);
-    ASSERT_TRUE(list.ok()) << list.status();
-    for (const ProfileSummary& profile : list->profiles) names += profile.name;
-    page.token = list->next_token;
+    const auto list = store->List(kAcme, page).value();
+    for (const ProfileSummary& profile : list.profiles) names += profile.name;
+    page.token = list.next_token;
   } while (!page.token.empty());
   EXPECT_EQ(names, "acd");
   EXPECT_EQ(Reason(store->Health()), "PROFILE_CORRUPT");
@@ -214,10 +212,9 @@ TEST(SqliteDamage, NoFlippedBitMakesAWrongProfile) {
   StoreState state;
   std::mt19937 random(1);
   {
-    const auto store = OpenProfileStore(path, StorePlace::FastOptions());
-    ASSERT_TRUE(store.ok()) << store.status();
+    const auto store = OpenProfileStore(path, StorePlace::FastOptions()).value();
     for (int i = 0; i < 60; ++i) {
-      ASSERT_TRUE(Take(DrawStep(random, tenants), **store, state).ok());
+      ASSERT_TRUE(Take(DrawStep(random, tenants), *store, state).ok());
     }
   }
   const std::string sound = ReadFile(path);

@@ -55,15 +55,14 @@ std::string Text(const absl::StatusOr<std::vector<std::byte>>& bytes) {
 
 TEST_F(CheckpointTest, OneFileIsRead) {
   WriteShard("model.safetensors", {"alpha", "beta"});
-  const auto checkpoint = Open();
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->config_json(), "{}");
-  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, "pieces");
-  EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
-  EXPECT_EQ(checkpoint->generation_config_json(), std::nullopt);
-  EXPECT_EQ(checkpoint->tensors().size(), 2u);
-  EXPECT_EQ(Text(checkpoint->Read("beta")), "beta");
-  EXPECT_EQ(checkpoint->Read("gamma").status().code(), kNotFound);
+  const auto checkpoint = Open().value();
+  EXPECT_EQ(checkpoint.config_json(), "{}");
+  EXPECT_EQ(checkpoint.tokenizer_files().sentencepiece_model, "pieces");
+  EXPECT_EQ(checkpoint.chat_template(), std::nullopt);
+  EXPECT_EQ(checkpoint.generation_config_json(), std::nullopt);
+  EXPECT_EQ(checkpoint.tensors().size(), 2u);
+  EXPECT_EQ(Text(checkpoint.Read("beta")), "beta");
+  EXPECT_EQ(checkpoint.Read("gamma").status().code(), kNotFound);
 }
 
 TEST_F(CheckpointTest, ShardsReadAsOne) {
@@ -71,11 +70,10 @@ TEST_F(CheckpointTest, ShardsReadAsOne) {
   WriteShard("model-2.safetensors", {"gamma"});
   WriteIndex(R"({"alpha":"model-1.safetensors","beta":"model-1.safetensors",)"
              R"("gamma":"model-2.safetensors"})");
-  const auto checkpoint = Open();
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->tensors().size(), 3u);
-  EXPECT_EQ(Text(checkpoint->Read("alpha")), "alpha");
-  EXPECT_EQ(Text(checkpoint->Read("gamma")), "gamma");
+  const auto checkpoint = Open().value();
+  EXPECT_EQ(checkpoint.tensors().size(), 3u);
+  EXPECT_EQ(Text(checkpoint.Read("alpha")), "alpha");
+  EXPECT_EQ(Text(checkpoint.Read("gamma")), "gamma");
 }
 
 // bad input: Weights | a missing shard | NOT_FOUND, named
@@ -93,10 +91,9 @@ TEST_F(CheckpointTest, AModelMayHaveNoTokenizer) {
   WriteShard("model.safetensors", {"alpha"});
   EXPECT_NE(Open()->tokenizer_fingerprint(), *Sha256Hex(""));
   std::filesystem::remove(Path("tokenizer.model"));
-  const auto checkpoint = Open();
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, std::nullopt);
-  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("")) << "profiles need one";
+  const auto checkpoint = Open().value();
+  EXPECT_EQ(checkpoint.tokenizer_files().sentencepiece_model, std::nullopt);
+  EXPECT_EQ(checkpoint.tokenizer_fingerprint(), *Sha256Hex("")) << "profiles need one";
   std::filesystem::create_symlink("nowhere", Path("tokenizer.model"));
   EXPECT_EQ(Code(), kNotFound) << "a broken link is a tokenizer that is lost";
 }
@@ -104,14 +101,13 @@ TEST_F(CheckpointTest, AModelMayHaveNoTokenizer) {
 TEST_F(CheckpointTest, OfTwoTokenizersTheJsonCountsAndIsPartOfTheFingerprint) {
   WriteShard("model.safetensors", {"alpha"});
   folder_.Write("tokenizer.json", "{}");
-  const auto checkpoint = Open();
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->tokenizer_files().tokenizer_json, "{}");
-  EXPECT_EQ(checkpoint->tokenizer_files().sentencepiece_model, std::nullopt);
-  EXPECT_FALSE(checkpoint->sha256().contains("tokenizer.model"));
-  EXPECT_EQ(checkpoint->tokenizer_fingerprint(), *Sha256Hex("{}"));
+  const auto checkpoint = Open().value();
+  EXPECT_EQ(checkpoint.tokenizer_files().tokenizer_json, "{}");
+  EXPECT_EQ(checkpoint.tokenizer_files().sentencepiece_model, std::nullopt);
+  EXPECT_FALSE(checkpoint.sha256().contains("tokenizer.model"));
+  EXPECT_EQ(checkpoint.tokenizer_fingerprint(), *Sha256Hex("{}"));
   folder_.Write("tokenizer.json", "{ }");
-  EXPECT_NE(Open()->files_fingerprint(), checkpoint->files_fingerprint());
+  EXPECT_NE(Open()->files_fingerprint(), checkpoint.files_fingerprint());
   std::filesystem::remove(Path("tokenizer.json"));
   std::filesystem::create_symlink("nowhere", Path("tokenizer.json"));
   EXPECT_EQ(Code(), kNotFound) << "a broken link is no reason to take the other one";
@@ -122,13 +118,12 @@ TEST_F(CheckpointTest, FilesThatMayBeThereAreReadAndHashed) {
   const std::string bare = Open()->files_fingerprint();
   folder_.Write("tokenizer_config.json", R"({"chat_template": "of the config"})");
   folder_.Write("generation_config.json", R"({"eos_token_id": 2})");
-  auto checkpoint = Open();
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->chat_template(), "of the config");
-  EXPECT_EQ(checkpoint->tokenizer_files().tokenizer_config_json,
+  auto checkpoint = Open().value();
+  EXPECT_EQ(checkpoint.chat_template(), "of the config");
+  EXPECT_EQ(checkpoint.tokenizer_files().tokenizer_config_json,
             R"({"chat_template": "of the config"})");
-  EXPECT_EQ(checkpoint->generation_config_json(), R"({"eos_token_id": 2})");
-  EXPECT_NE(checkpoint->files_fingerprint(), bare);
+  EXPECT_EQ(checkpoint.generation_config_json(), R"({"eos_token_id": 2})");
+  EXPECT_NE(checkpoint.files_fingerprint(), bare);
   folder_.Write("chat_template.jinja", "of the file");
   EXPECT_EQ(Open()->chat_template(), "of the file");
   for (const char* name :

@@ -50,23 +50,19 @@ class GgufCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(GgufCheckpointTest, AFileIsPresentedAsAFolderIs) {
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto config = ParseModelConfig(checkpoint->config_json());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_TRUE(ValidateTensors(*config, checkpoint->tensors()).ok());
-  EXPECT_TRUE(checkpoint->tokenizer_files().sentencepiece_model);
-  EXPECT_TRUE(checkpoint->generation_config_json());
-  EXPECT_EQ(checkpoint->chat_template(), std::nullopt);
+  const auto checkpoint = Checkpoint::Open(path_).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
+  EXPECT_TRUE(ValidateTensors(config, checkpoint.tensors()).ok());
+  EXPECT_TRUE(checkpoint.tokenizer_files().sentencepiece_model);
+  EXPECT_TRUE(checkpoint.generation_config_json());
+  EXPECT_EQ(checkpoint.chat_template(), std::nullopt);
   const std::string digest = *Sha256Hex(tiny_.file.Serialize());
-  EXPECT_EQ(checkpoint->sha256(), (std::map<std::string, std::string>{{"tiny.gguf", digest}}));
-  EXPECT_EQ(checkpoint->weights_digests().weights.size(), 1u);
-  EXPECT_EQ(checkpoint->tokenizer_fingerprint(),
-            *Sha256Hex(*checkpoint->tokenizer_files().sentencepiece_model));
-  EXPECT_EQ(checkpoint->files_fingerprint().size(), 64u);
-  const auto bytes = checkpoint->Read("model.norm.weight");
-  ASSERT_TRUE(bytes.ok());
-  EXPECT_EQ(bytes->size(), 64 * sizeof(float));
+  EXPECT_EQ(checkpoint.sha256(), (std::map<std::string, std::string>{{"tiny.gguf", digest}}));
+  EXPECT_EQ(checkpoint.weights_digests().weights.size(), 1u);
+  EXPECT_EQ(checkpoint.tokenizer_fingerprint(),
+            *Sha256Hex(*checkpoint.tokenizer_files().sentencepiece_model));
+  EXPECT_EQ(checkpoint.files_fingerprint().size(), 64u);
+  EXPECT_EQ(checkpoint.Read("model.norm.weight").value().size(), 64 * sizeof(float));
 }
 
 // bad input: GGUF | tensors missing, of another shape than the metadata say | FAILED_PRECONDITION,
@@ -75,10 +71,9 @@ TEST_F(GgufCheckpointTest, TensorsThatDoNotFitHaveHuggingFacesNames) {
   tiny_.file.RemoveTensor("blk.1.ffn_up.weight");
   tiny_.file.Set("llama.feed_forward_length", uint32_t{95});
   folder_.Write("tiny.gguf", tiny_.file.Serialize());
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = Checkpoint::Open(path_).value();
   const absl::Status status =
-      ValidateTensors(*ParseModelConfig(checkpoint->config_json()), checkpoint->tensors());
+      ValidateTensors(*ParseModelConfig(checkpoint.config_json()), checkpoint.tensors());
   EXPECT_EQ(status.code(), kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("'model.layers.1.mlp.up_proj.weight' is missing"));
@@ -125,30 +120,25 @@ TEST_F(GgufCheckpointTest, InAStickyFolderNobodyElseMayReplaceIt) {
 }
 
 TEST_F(GgufCheckpointTest, ErrorsNameTheFileThatWasRead) {
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->Naming(absl::InvalidArgumentError("config.json: head_dim 3")).message(),
+  const auto checkpoint = Checkpoint::Open(path_).value();
+  EXPECT_EQ(checkpoint.Naming(absl::InvalidArgumentError("config.json: head_dim 3")).message(),
             "the GGUF file (read as config.json): head_dim 3");
   const absl::Status other = absl::NotFoundError("tokenizer_config.json: x");
-  EXPECT_EQ(checkpoint->Naming(other).message(),
-            "the GGUF file (read as tokenizer_config.json): x");
-  EXPECT_TRUE(checkpoint->Naming(absl::OkStatus()).ok());
+  EXPECT_EQ(checkpoint.Naming(other).message(), "the GGUF file (read as tokenizer_config.json): x");
+  EXPECT_TRUE(checkpoint.Naming(absl::OkStatus()).ok());
 }
 
 TEST_F(GgufCheckpointTest, ALinkIsFollowedAndKeepsItsName) {
   fs::rename(path_, folder_.path() + "/blob");
   fs::create_symlink("blob", path_);
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_TRUE(checkpoint->sha256().contains("tiny.gguf"));
+  EXPECT_TRUE(Checkpoint::Open(path_).value().sha256().contains("tiny.gguf"));
 }
 
 // bad input: GGUF | changed while it is read | DATA_LOSS
 TEST_F(GgufCheckpointTest, AFileThatChangesAfterItWasOpenedIsDataLoss) {
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok());
+  const auto checkpoint = Checkpoint::Open(path_).value();
   folder_.Write("tiny.gguf", "GGUF");
-  EXPECT_EQ(checkpoint->Read("model.norm.weight").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(checkpoint.Read("model.norm.weight").status().code(), absl::StatusCode::kDataLoss);
 }
 
 void ExpectEqual(const Checkpoint& a, const Checkpoint& b) {
@@ -171,15 +161,13 @@ TEST_F(GgufCheckpointTest, IsWrittenAsAFolderThatIsTheSameModel) {
     if (byte_level) UseByteLevelVocabulary(tiny_.file);
     tiny_.file.Set("tokenizer.chat_template", "{{ bos_token }}");
     folder_.Write("tiny.gguf", tiny_.file.Serialize());
-    const auto checkpoint = Checkpoint::Open(path_);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const auto checkpoint = Checkpoint::Open(path_).value();
     fs::remove_all(Out());
-    const absl::Status written = WriteCheckpoint(*checkpoint, Out(), std::nullopt);
+    const absl::Status written = WriteCheckpoint(checkpoint, Out(), std::nullopt);
     ASSERT_TRUE(written.ok()) << written;
-    const auto read = Checkpoint::Open(Out());
-    ASSERT_TRUE(read.ok()) << read.status();
-    ExpectEqual(*checkpoint, *read);
-    EXPECT_EQ(Fingerprint(*read), Fingerprint(*checkpoint));
+    const auto read = Checkpoint::Open(Out()).value();
+    ExpectEqual(checkpoint, read);
+    EXPECT_EQ(Fingerprint(read), Fingerprint(checkpoint));
     EXPECT_EQ(Names(), (std::vector<std::string>{"out", "tiny.gguf"}));
   }
 }
@@ -253,26 +241,22 @@ TEST_F(GgufCheckpointTest, AnImportRecordThatMakesNoSenseIsRefusedByItsField) {
 
 TEST_F(GgufCheckpointTest, AFolderIsWrittenToo) {
   const TinyModel model({.dtype = DType::kBFloat16, .shards = 3});
-  const auto checkpoint = Checkpoint::Open(model.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = Checkpoint::Open(model.path()).value();
   fs::create_directory(Out());
-  ASSERT_TRUE(WriteCheckpoint(*checkpoint, Out() + "/", std::nullopt).ok());
-  const auto read = Checkpoint::Open(Out());
-  ASSERT_TRUE(read.ok()) << read.status();
-  ExpectEqual(*checkpoint, *read);
+  ASSERT_TRUE(WriteCheckpoint(checkpoint, Out() + "/", std::nullopt).ok());
+  const auto read = Checkpoint::Open(Out()).value();
+  ExpectEqual(checkpoint, read);
 }
 
 TEST_F(GgufCheckpointTest, WeightsAreRoundedToTheTypeThatIsAskedFor) {
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok());
+  const auto checkpoint = Checkpoint::Open(path_).value();
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
     fs::remove_all(Out());
-    ASSERT_TRUE(WriteCheckpoint(*checkpoint, Out(), dtype).ok());
-    const auto read = Checkpoint::Open(Out());
-    ASSERT_TRUE(read.ok()) << read.status();
+    ASSERT_TRUE(WriteCheckpoint(checkpoint, Out(), dtype).ok());
+    const auto read = Checkpoint::Open(Out()).value();
     for (const auto& [name, values] : tiny_.tensors) {
-      EXPECT_EQ(read->tensors().at(name).dtype, dtype);
-      const auto data = *read->Read(name);
+      EXPECT_EQ(read.tensors().at(name).dtype, dtype);
+      const auto data = *read.Read(name);
       ASSERT_EQ(data.size(), values.size() * SizeOf(dtype));
       for (size_t i = 0; i < values.size(); ++i) {
         ASSERT_EQ(LoadElement(dtype, data.data(), static_cast<int64_t>(i)),
@@ -286,9 +270,8 @@ TEST_F(GgufCheckpointTest, WhatCannotBeWrittenLeavesNothingBehind) {
   const float large = 1e6f;
   std::memcpy(tiny_.file.At("output_norm.weight").data.data() + 12, &large, sizeof(large));
   folder_.Write("tiny.gguf", tiny_.file.Serialize());
-  const auto checkpoint = Checkpoint::Open(path_);
-  ASSERT_TRUE(checkpoint.ok());
-  const absl::Status status = WriteCheckpoint(*checkpoint, Out(), DType::kFloat16);
+  const auto checkpoint = Checkpoint::Open(path_).value();
+  const absl::Status status = WriteCheckpoint(checkpoint, Out(), DType::kFloat16);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("'model.norm.weight': element 3 is too large for float16"));
@@ -296,13 +279,13 @@ TEST_F(GgufCheckpointTest, WhatCannotBeWrittenLeavesNothingBehind) {
 
   fs::create_directory(Out());
   folder_.Write("out/mine", "kept");
-  EXPECT_EQ(WriteCheckpoint(*checkpoint, Out(), std::nullopt).code(),
+  EXPECT_EQ(WriteCheckpoint(checkpoint, Out(), std::nullopt).code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(WriteCheckpoint(*checkpoint, path_, std::nullopt).code(),
+  EXPECT_EQ(WriteCheckpoint(checkpoint, path_, std::nullopt).code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReadFile(Out() + "/mine"), "kept");
   EXPECT_EQ(Names(), (std::vector<std::string>{"out", "tiny.gguf"}));
-  EXPECT_FALSE(WriteCheckpoint(*checkpoint, folder_.path() + "/no/such/folder", std::nullopt).ok());
+  EXPECT_FALSE(WriteCheckpoint(checkpoint, folder_.path() + "/no/such/folder", std::nullopt).ok());
 }
 
 }  // namespace

@@ -162,11 +162,10 @@ TEST(EngineChat, ATemplateThatIsGivenCounts) {
   options.chat_template = "{{ messages[0]['content'] }}";
   const auto engine = Start(options);
   EXPECT_EQ(engine->info().chat_refusal, "");
-  const auto prepared = engine->Prepare(Chatting("Hello"));
-  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  const auto prepared = engine->Prepare(Chatting("Hello")).value();
   std::vector<int32_t> expected = *engine->Tokenize("Hello");
   expected.erase(expected.begin());  // no beginning of text: the template writes none
-  EXPECT_EQ(prepared->prompt, expected);
+  EXPECT_EQ(prepared.prompt, expected);
   EXPECT_EQ(GetErrorDetail(engine->Prepare(Chatting("")).status()).field, "chat")
       << "a prompt of no tokens";
 

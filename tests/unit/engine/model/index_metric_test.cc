@@ -80,15 +80,13 @@ TEST_F(IndexMetricTest, TheFileMayBeAbsent) {
   EXPECT_EQ(Checkpoint::Open(model_.path())->index_metric(), nullptr);
   Write(model_.path() + kFile, Good());
   EXPECT_TRUE(Load().ok()) << Load();
-  const auto checkpoint = Checkpoint::Open(model_.path());
-  ASSERT_TRUE(checkpoint.ok());
-  ASSERT_NE(checkpoint->index_metric(), nullptr);
-  EXPECT_FALSE(checkpoint->tensors().contains("layers.0.metric"));
-  const auto config = ParseModelConfig(checkpoint->config_json());
-  const auto read = ReadIndexMetric(*config, *checkpoint->index_metric(), 1);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->metric, Good()["layers.1.metric"].values);
-  EXPECT_EQ(read->centre, Good()["layers.1.centre"].values);
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
+  ASSERT_NE(checkpoint.index_metric(), nullptr);
+  EXPECT_FALSE(checkpoint.tensors().contains("layers.0.metric"));
+  const auto config = ParseModelConfig(checkpoint.config_json());
+  const auto read = ReadIndexMetric(*config, *checkpoint.index_metric(), 1).value();
+  EXPECT_EQ(read.metric, Good()["layers.1.metric"].values);
+  EXPECT_EQ(read.centre, Good()["layers.1.centre"].values);
 }
 
 // bad input: Index metric | tensors missing, too many, of another shape or type |

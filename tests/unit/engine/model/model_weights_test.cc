@@ -42,20 +42,18 @@ class DamagedSource : public TensorSource {
 //   flag allows them | NonfiniteWeights.AreServedWhereTheFlagAllowsThem
 TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
   const TinyModel model({.model_type = "qwen2"});
-  const auto checkpoint = Checkpoint::Open(model.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto backend = MakeBackend({.name = "reference"});
-  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto checkpoint = Checkpoint::Open(model.path()).value();
+  const auto backend = MakeBackend({.name = "reference"}).value();
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     for (const std::string name : {"model.norm.weight", "model.embed_tokens.weight",
                                    "model.layers.0.self_attn.v_proj.bias"}) {
-      const DamagedSource damaged(*checkpoint, name, 5, value);
-      const absl::Status status = Model::Load(damaged, **backend, {}).status();
+      const DamagedSource damaged(checkpoint, name, 5, value);
+      const absl::Status status = Model::Load(damaged, *backend, {}).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr(name + ": element 5 is NaN or infinite"));
-      EXPECT_TRUE(Model::Load(damaged, **backend, {.allow_nonfinite_weights = true}).ok()) << name;
+      EXPECT_TRUE(Model::Load(damaged, *backend, {.allow_nonfinite_weights = true}).ok()) << name;
     }
   }
 }

@@ -49,17 +49,15 @@ TEST(RopeConfig, BothSpellingsAreReadForEveryType) {
     Json json = Llama();
     json.erase("rope_theta");
     json["rope_parameters"] = parameters;
-    const auto newer = ParseModelConfig(json.dump());
-    ASSERT_TRUE(newer.ok()) << newer.status();
+    const auto newer = ParseModelConfig(json.dump()).value();
     for (const char* key : {"type", "rope_type"}) {
       Json older = scaling;
       older[key] = type;
-      const auto config = WithScaling(older, {{"rope_theta", 5e5}});
-      ASSERT_TRUE(config.ok()) << config.status();
-      EXPECT_TRUE(config->rope_scaling == newer->rope_scaling) << type;
-      EXPECT_EQ(config->max_context, newer->max_context) << type;
-      EXPECT_EQ(config->rope_theta, newer->rope_theta) << type;
-      EXPECT_EQ(config->rope_scaling == RopeScaling(), std::string(type) == "default");
+      const auto config = WithScaling(older, {{"rope_theta", 5e5}}).value();
+      EXPECT_TRUE(config.rope_scaling == newer.rope_scaling) << type;
+      EXPECT_EQ(config.max_context, newer.max_context) << type;
+      EXPECT_EQ(config.rope_theta, newer.rope_theta) << type;
+      EXPECT_EQ(config.rope_scaling == RopeScaling(), std::string(type) == "default");
     }
   }
 }
@@ -82,14 +80,13 @@ TEST(RopeConfig, TheTrainedLengthIncludesTheScaling) {
 }
 
 TEST(RopeConfig, DynamicScalingHasTheBaseOfTransformers) {
-  const auto config = WithScaling({{"rope_type", "dynamic"}, {"factor", 3.0}});
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(RopeTheta(*config, 2048), 10000.0f);
-  EXPECT_FLOAT_EQ(RopeTheta(*config, 2560), 17818.78082f);
-  EXPECT_FLOAT_EQ(RopeTheta(*config, 3072), 25749.97331f);
-  EXPECT_FLOAT_EQ(RopeTheta(*config, 4096), 41829.36593f);
-  EXPECT_EQ(RopeTheta(*config, 2049), RopeTheta(*config, 2560)) << "in steps, as every base";
-  EXPECT_EQ(RopeFactor(*config, 2049), 1.25f);
+  const auto config = WithScaling({{"rope_type", "dynamic"}, {"factor", 3.0}}).value();
+  EXPECT_EQ(RopeTheta(config, 2048), 10000.0f);
+  EXPECT_FLOAT_EQ(RopeTheta(config, 2560), 17818.78082f);
+  EXPECT_FLOAT_EQ(RopeTheta(config, 3072), 25749.97331f);
+  EXPECT_FLOAT_EQ(RopeTheta(config, 4096), 41829.36593f);
+  EXPECT_EQ(RopeTheta(config, 2049), RopeTheta(config, 2560)) << "in steps, as every base";
+  EXPECT_EQ(RopeFactor(config, 2049), 1.25f);
 }
 
 struct YarnCase {
@@ -160,9 +157,8 @@ TEST(RopeConfig, YarnHasTheFrequenciesOfTransformers) {
        {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5}},
   };
   for (const YarnCase& wanted : cases) {
-    const auto config = WithScaling(wanted.scaling, wanted.others);
-    ASSERT_TRUE(config.ok()) << config.status();
-    const RopeScaling& scaling = config->rope_scaling;
+    const auto config = WithScaling(wanted.scaling, wanted.others).value();
+    const RopeScaling& scaling = config.rope_scaling;
     EXPECT_DOUBLE_EQ(scaling.attention_factor, wanted.attention_factor) << wanted.scaling;
     for (size_t i = 0; i < wanted.stretch.size(); ++i) {
       const auto pair = static_cast<int32_t>(i) * wanted.every;

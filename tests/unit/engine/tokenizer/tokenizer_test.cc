@@ -271,9 +271,7 @@ TEST(Tokenizer, ATextThatBeginsWithBeginOfTextGetsNoSecondOne) {
 }
 
 TEST(Tokenizer, BeginOfTextIsPutFirstWhenAskedFor) {
-  const auto ids = Embedded().Encode("a", true);
-  ASSERT_TRUE(ids.ok());
-  EXPECT_EQ(ids->front(), 1);
+  EXPECT_EQ(Embedded().Encode("a", true).value().front(), 1);
   EXPECT_THAT(Embedded().beginning(), ElementsAre(1));
   EXPECT_THAT(Embedded().eos_ids(), ElementsAre(2));
   EXPECT_THAT(*Embedded().Encode("", true), ElementsAre(1));
@@ -284,30 +282,28 @@ TEST(Tokenizer, TheConfigsSpecialIdsComeBeforeTheFiles) {
   ModelConfig config = ConfigOf(8192);
   config.bos_id = 5;
   config.eos_ids = {6, 7};
-  const auto tokenizer = Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config);
-  ASSERT_TRUE(tokenizer.ok());
-  EXPECT_THAT((*tokenizer)->beginning(), ElementsAre(5));
-  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
+  const auto tokenizer = Tokenizer::Load({.sentencepiece_model = EmbeddedFile()}, config).value();
+  EXPECT_THAT(tokenizer->beginning(), ElementsAre(5));
+  EXPECT_THAT(tokenizer->eos_ids(), ElementsAre(6, 7));
 }
 
 TEST(Tokenizer, WithoutAFileIdsHaveNoTextAndTextNoIds) {
   ModelConfig config = ConfigOf(50);
   config.bos_id = 5;
   config.eos_ids = {6, 7};
-  const auto tokenizer = Tokenizer::Load({}, config);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_FALSE((*tokenizer)->knows_text());
+  const auto tokenizer = Tokenizer::Load({}, config).value();
+  EXPECT_FALSE(tokenizer->knows_text());
   EXPECT_TRUE(Embedded().knows_text());
-  EXPECT_EQ((*tokenizer)->vocab_size(), 50);
-  EXPECT_THAT((*tokenizer)->beginning(), ElementsAre(5));
-  EXPECT_THAT((*tokenizer)->eos_ids(), ElementsAre(6, 7));
-  EXPECT_EQ((*tokenizer)->Encode("a", true).status().code(), kFailedPrecondition);
-  EXPECT_EQ((*tokenizer)->Encode("a", true, true).status().code(), kFailedPrecondition);
+  EXPECT_EQ(tokenizer->vocab_size(), 50);
+  EXPECT_THAT(tokenizer->beginning(), ElementsAre(5));
+  EXPECT_THAT(tokenizer->eos_ids(), ElementsAre(6, 7));
+  EXPECT_EQ(tokenizer->Encode("a", true).status().code(), kFailedPrecondition);
+  EXPECT_EQ(tokenizer->Encode("a", true, true).status().code(), kFailedPrecondition);
   for (const int32_t id : {-1, 0, 49, 50}) {
-    EXPECT_EQ((*tokenizer)->PieceBytes(id), "");
-    EXPECT_EQ((*tokenizer)->FirstPieceBytes(id), "");
+    EXPECT_EQ(tokenizer->PieceBytes(id), "");
+    EXPECT_EQ(tokenizer->FirstPieceBytes(id), "");
   }
-  EXPECT_EQ((*tokenizer)->Decode(std::vector<int32_t>{1, 2, 3}), "");
+  EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{1, 2, 3}), "");
   config.bos_id = 50;
   EXPECT_EQ(Tokenizer::Load({}, config).status().code(), kFailedPrecondition);
   config.bos_id = -1;
@@ -502,9 +498,8 @@ TEST(Tokenizer, PiecesThatBeginAndEndATextAreControl) {
   const PieceFile file = ChatPieces();
   ModelConfig config = ConfigOf(file.size());
   config.eos_ids = {file.first_entry() + 1};
-  const auto tokenizer = Tokenizer::Load({.sentencepiece_model = file.Serialize()}, config);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const std::vector<int32_t> ids = Ids(**tokenizer, "hi<|im_end|>");
+  const auto tokenizer = Tokenizer::Load({.sentencepiece_model = file.Serialize()}, config).value();
+  const std::vector<int32_t> ids = Ids(*tokenizer, "hi<|im_end|>");
   EXPECT_EQ(std::count(ids.begin(), ids.end(), config.eos_ids[0]), 0);
 }
 

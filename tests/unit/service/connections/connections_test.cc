@@ -139,13 +139,11 @@ TEST(ConnectionTableTest, WhoHasNoConnectionGetsOneWhileOthersFillTheServer) {
 
 TEST(ListenSocketsTest, TakeAFreePortOnEveryFamily) {
   for (const char* address : {"127.0.0.1:0", "localhost:0", "0.0.0.0:0", "[::]:0"}) {
-    const auto listen = ListenSockets::Open({.address = address});
-    ASSERT_TRUE(listen.ok()) << listen.status();
-    EXPECT_TRUE(Connect(listen->address()).valid()) << listen->address();
-    EXPECT_EQ(listen->address().rfind(std::string(address, std::string(address).size() - 1), 0),
-              0u);
+    const auto listen = ListenSockets::Open({.address = address}).value();
+    EXPECT_TRUE(Connect(listen.address()).valid()) << listen.address();
+    EXPECT_EQ(listen.address().rfind(std::string(address, std::string(address).size() - 1), 0), 0u);
     // A port in use is an error, not a share of its connections.
-    const auto second = ListenSockets::Open({.address = listen->address()});
+    const auto second = ListenSockets::Open({.address = listen.address()});
     EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << address;
   }
 }
@@ -162,14 +160,13 @@ TEST(ListenSocketsTest, AUnixSocketIsItsOwnersAndIsRemoved) {
   const std::string path = folder.path() + "/socket";
   const mode_t umask_before = umask(0077);
   for (const mode_t mode : {0600, 0660, 0666}) {
-    auto listen = ListenSockets::Open({.address = "unix:" + path, .file_mode = mode});
-    ASSERT_TRUE(listen.ok()) << listen.status();
+    auto listen = ListenSockets::Open({.address = "unix:" + path, .file_mode = mode}).value();
     struct stat file {};
     ASSERT_EQ(stat(path.c_str(), &file), 0);
     EXPECT_EQ(file.st_mode & 0777, mode);
     EXPECT_TRUE(Connect("unix:" + path).valid());
     EXPECT_FALSE(ListenSockets::Open({.address = "unix:" + path}).ok()) << "it is in use";
-    listen->Close();
+    listen.Close();
     EXPECT_NE(stat(path.c_str(), &file), 0);
   }
   umask(umask_before);

@@ -66,11 +66,10 @@ TEST(EtactlSamples, AFolderGivesItsTextsByName) {
   folder.Write("c.jsonl", "{\"text\": \"third\"}\n\n{\"token_ids\": [5, 6]}\r\n");
   folder.Write("README.md", "no sample");
   std::filesystem::create_directory(folder.path() + "/d.txt");
-  const auto samples = ReadSamples({folder.path()}, kPlenty);
-  ASSERT_TRUE(samples.ok()) << samples.status();
+  const auto samples = ReadSamples({folder.path()}, kPlenty).value();
   const std::string at = folder.path() + "/";
   const Sample ids = {.text = "", .token_ids = {5, 6}, .origin = at + "c.jsonl:3"};
-  EXPECT_EQ(*samples,
+  EXPECT_EQ(samples,
             (std::vector<Sample>{Text("first\n", at + "a.txt"), Text("second", at + "b.txt"),
                                  Text("third", at + "c.jsonl:1"), ids}));
 }
@@ -82,20 +81,18 @@ TEST(EtactlSamples, LinesMayBeOfOneDocument) {
                    "{\"text\": \"one\", \"document\": \"book\"}\n{\"token_ids\": [5], "
                    "\"document\": \"book\"}\n");
   const auto request =
-      CalibrateRequestOf({"legal", "--samples", file, folder.Write("b.txt", "two")});
-  ASSERT_TRUE(request.ok()) << request.status();
-  ASSERT_EQ(request->samples_size(), 3);
-  EXPECT_EQ(request->samples(0).document(), "book");
-  EXPECT_EQ(request->samples(1).document(), "book");
-  EXPECT_EQ(request->samples(2).document(), "") << "a file is a document";
+      CalibrateRequestOf({"legal", "--samples", file, folder.Write("b.txt", "two")}).value();
+  ASSERT_EQ(request.samples_size(), 3);
+  EXPECT_EQ(request.samples(0).document(), "book");
+  EXPECT_EQ(request.samples(1).document(), "book");
+  EXPECT_EQ(request.samples(2).document(), "") << "a file is a document";
 }
 
 TEST(EtactlSamples, FilesAreTakenInTheirOrderWhateverTheirName) {
   const TempFolder folder;
   const std::string z = folder.Write("z", "one"), a = folder.Write("a.md", "two\0three");
-  const auto samples = ReadSamples({z, a}, kPlenty);
-  ASSERT_TRUE(samples.ok()) << samples.status();
-  EXPECT_EQ(*samples, (std::vector<Sample>{Text("one", z), Text("two\0three", a)}));
+  const auto samples = ReadSamples({z, a}, kPlenty).value();
+  EXPECT_EQ(samples, (std::vector<Sample>{Text("one", z), Text("two\0three", a)}));
 }
 
 TEST(EtactlSamples, WhatCannotBeReadIsNamed) {
@@ -151,23 +148,22 @@ TEST(EtactlTarget, RefusesAnythingElse) {
 TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
   const TempFolder folder;
   folder.Write("a.txt", "text");
-  const auto request = CalibrateRequestOf({"legal", "--samples=" + folder.path()});
-  ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->name(), "legal");
-  EXPECT_FALSE(request->has_target()) << "what is best depends on the model";
-  ASSERT_EQ(request->samples_size(), 1);
-  EXPECT_EQ(request->samples(0).text(), "text");
+  const auto request = CalibrateRequestOf({"legal", "--samples=" + folder.path()}).value();
+  EXPECT_EQ(request.name(), "legal");
+  EXPECT_FALSE(request.has_target()) << "what is best depends on the model";
+  ASSERT_EQ(request.samples_size(), 1);
+  EXPECT_EQ(request.samples(0).text(), "text");
   for (const bool present :
-       {request->has_held_out(), request->has_z_recall(), request->has_offset(), request->has_z(),
-        request->has_sequence_tokens(), request->has_expected_version(), request->has_request_id(),
-        request->has_stage(), request->has_sink_blocks(), request->has_min_mass(),
-        request->has_min_retrieval(), request->has_allow_loss(), request->has_confirm(),
-        request->prefill() != v1::PREFILL_UNSPECIFIED}) {
+       {request.has_held_out(), request.has_z_recall(), request.has_offset(), request.has_z(),
+        request.has_sequence_tokens(), request.has_expected_version(), request.has_request_id(),
+        request.has_stage(), request.has_sink_blocks(), request.has_min_mass(),
+        request.has_min_retrieval(), request.has_allow_loss(), request.has_confirm(),
+        request.prefill() != v1::PREFILL_UNSPECIFIED}) {
     EXPECT_FALSE(present);
   }
-  EXPECT_EQ(request->reads(), v1::READS_UNSPECIFIED);
-  EXPECT_EQ(request->special_keys(), v1::SPECIAL_KEYS_UNSPECIFIED);
-  EXPECT_EQ(request->floor(), v1::FLOOR_UNSPECIFIED);
+  EXPECT_EQ(request.reads(), v1::READS_UNSPECIFIED);
+  EXPECT_EQ(request.special_keys(), v1::SPECIAL_KEYS_UNSPECIFIED);
+  EXPECT_EQ(request.floor(), v1::FLOOR_UNSPECIFIED);
 }
 
 TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {

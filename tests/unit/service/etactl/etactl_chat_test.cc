@@ -69,17 +69,13 @@ TEST(ChatHistory, HasItsSystemPromptFirst) {
 TEST(ChatHistory, IsReadAsItWasWritten) {
   const TempFolder folder;
   const std::string file = folder.path() + "/chat.jsonl";
-  const auto none = ChatHistory::Read(file);
-  ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_THAT(Said(*none), ElementsAre());
+  EXPECT_THAT(Said(ChatHistory::Read(file).value()), ElementsAre());
   ChatHistory history;
   history.SetSystem("a \"quoted\"\nword");
   history.Add(v1::CHAT_ROLE_USER, "\xc3\xa9\x01");
   history.Add(v1::CHAT_ROLE_TOOL, "{}");
   ASSERT_TRUE(history.Write(file).ok());
-  const auto read = ChatHistory::Read(file);
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(Said(*read), Said(history));
+  EXPECT_EQ(Said(ChatHistory::Read(file).value()), Said(history));
   EXPECT_FALSE(history.Write(folder.path() + "/no/chat.jsonl").ok());
 }
 
@@ -93,19 +89,18 @@ TEST(ChatHistory, LosesNothingOfWhatItRead) {
       R"({"role": "user", "content": "Hi", "name": null})"
       "\n";
   const std::string file = folder.Write("chat.jsonl", kept);
-  auto history = ChatHistory::Read(file);
-  ASSERT_TRUE(history.ok()) << history.status();
-  EXPECT_THAT(Said(*history), ElementsAre("SYSTEM Brief.", "TOOL 12 C", "USER Hi"));
-  EXPECT_EQ(history->chat().messages(0).name(), "ops");
-  EXPECT_EQ(history->chat().messages(1).tool_call_id(), "call-7");
-  EXPECT_FALSE(history->chat().messages(2).has_name());
-  history->SetSystem("Brief.");  // as it was
-  history->Add(v1::CHAT_ROLE_ASSISTANT, "Hello");
-  ASSERT_TRUE(history->Write(file).ok());
+  auto history = ChatHistory::Read(file).value();
+  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Brief.", "TOOL 12 C", "USER Hi"));
+  EXPECT_EQ(history.chat().messages(0).name(), "ops");
+  EXPECT_EQ(history.chat().messages(1).tool_call_id(), "call-7");
+  EXPECT_FALSE(history.chat().messages(2).has_name());
+  history.SetSystem("Brief.");  // as it was
+  history.Add(v1::CHAT_ROLE_ASSISTANT, "Hello");
+  ASSERT_TRUE(history.Write(file).ok());
   EXPECT_EQ(ReadFile(file), kept + R"({"role":"assistant","content":"Hello"})" + "\n");
-  history->SetSystem("Long.");
-  history->Clear();
-  ASSERT_TRUE(history->Write(file).ok());
+  history.SetSystem("Long.");
+  history.Clear();
+  ASSERT_TRUE(history.Write(file).ok());
   EXPECT_EQ(ReadFile(file), R"({"role":"system","content":"Long."})"
                             "\n");
 }

@@ -38,24 +38,20 @@ grpc::Status Refusal(grpc::StatusCode code,
 }
 
 TEST(EtactlRequest, LeavesWhatWasNotGivenToTheServer) {
-  const auto request = RequestOf({"Once"});
-  ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->text(), "Once");
-  EXPECT_FALSE(request->sampling().has_temperature());
-  EXPECT_FALSE(request->stopping().has_max_tokens());
-  EXPECT_EQ(request->attention().mode_case(), v1::Attention::MODE_NOT_SET);
-  EXPECT_FALSE(request->attention().has_z());
-  EXPECT_EQ(request->priority(), v1::PRIORITY_UNSPECIFIED);
+  const auto request = RequestOf({"Once"}).value();
+  EXPECT_EQ(request.text(), "Once");
+  EXPECT_FALSE(request.sampling().has_temperature());
+  EXPECT_FALSE(request.stopping().has_max_tokens());
+  EXPECT_EQ(request.attention().mode_case(), v1::Attention::MODE_NOT_SET);
+  EXPECT_FALSE(request.attention().has_z());
+  EXPECT_EQ(request.priority(), v1::PRIORITY_UNSPECIFIED);
 }
 
 TEST(EtactlRequest, ReadsSpecialTokensOnlyWhereThatIsSaid) {
-  const auto plain = RequestOf({"Once</s>"});
-  ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_FALSE(plain->has_parse_special());
-  const auto parsed = RequestOf({"--parse_special", "Once</s>"});
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_TRUE(parsed->parse_special());
-  EXPECT_EQ(parsed->text(), "Once</s>");
+  EXPECT_FALSE(RequestOf({"Once</s>"}).value().has_parse_special());
+  const auto parsed = RequestOf({"--parse_special", "Once</s>"}).value();
+  EXPECT_TRUE(parsed.parse_special());
+  EXPECT_EQ(parsed.text(), "Once</s>");
 }
 
 TEST(EtactlRequest, SendsZerosThatWereGiven) {
@@ -77,11 +73,9 @@ TEST(EtactlTokenize, AsksForATextOrAChat) {
     app.parse(arguments);
     return MakeTokenizeRequest(flags);
   };
-  const auto plain = request_of({"Once"});
-  ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(plain->text(), "Once");
-  EXPECT_FALSE(plain->has_add_beginning() || plain->has_parse_special() ||
-               plain->has_token_texts());
+  const auto plain = request_of({"Once"}).value();
+  EXPECT_EQ(plain.text(), "Once");
+  EXPECT_FALSE(plain.has_add_beginning() || plain.has_parse_special() || plain.has_token_texts());
   const auto bare = request_of({"Once", "--no_beginning", "--parse_special", "--pieces"});
   EXPECT_TRUE(bare->has_add_beginning());
   EXPECT_FALSE(bare->add_beginning());
@@ -89,10 +83,9 @@ TEST(EtactlTokenize, AsksForATextOrAChat) {
   const std::string file = testing::TempDir() + "/etactl_chat.jsonl";
   std::ofstream(file) << R"({"role": "tool", "content": "12 C", "tool_call_id": "7"})"
                       << "\n";
-  const auto chat = request_of({"--history", file, "--variables", "{}"});
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_EQ(chat->chat().messages(0).tool_call_id(), "7");
-  EXPECT_EQ(chat->chat().variables(), "{}");
+  const auto chat = request_of({"--history", file, "--variables", "{}"}).value();
+  EXPECT_EQ(chat.chat().messages(0).tool_call_id(), "7");
+  EXPECT_EQ(chat.chat().variables(), "{}");
   EXPECT_FALSE(request_of({"Once", "--history", file}).ok());
   std::remove(file.c_str());
 }
@@ -125,9 +118,8 @@ TEST(EtactlRequest, ReadsTokenIdsFromAListOrAFile) {
   const std::string file = testing::TempDir() + "/etactl_ids.json";
   std::ofstream(file) << "[5, 6,\n 7]\n";
   for (const std::string& source : {std::string("5,6,7"), file}) {
-    const auto request = RequestOf({"--token_ids", source});
-    ASSERT_TRUE(request.ok()) << request.status();
-    const auto& ids = request->token_ids().ids();
+    const auto request = RequestOf({"--token_ids", source}).value();
+    const auto& ids = request.token_ids().ids();
     EXPECT_EQ(std::vector<int32_t>(ids.begin(), ids.end()), (std::vector<int32_t>{5, 6, 7}));
   }
   std::remove(file.c_str());
@@ -137,9 +129,7 @@ TEST(EtactlRequest, KeepsEveryByteOfAPromptFile) {
   const std::string file = testing::TempDir() + "/etactl_prompt.bin";
   const std::string bytes("a\0\r\n\xFF b", 7);
   std::ofstream(file, std::ios::binary) << bytes;
-  const auto request = RequestOf({"--file", file});
-  ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->text(), bytes);
+  EXPECT_EQ(RequestOf({"--file", file}).value().text(), bytes);
   std::remove(file.c_str());
 }
 

@@ -43,28 +43,26 @@ TEST(ToChat, CarriesEveryField) {
   message.mutable_messages(3)->set_text("");
   message.set_add_generation_prompt(false);
   message.set_variables(R"({"tools": []})");
-  const auto chat = ToChat(message);
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  ASSERT_THAT(chat->messages, SizeIs(4));
-  EXPECT_EQ(chat->messages[0].role, "system");
-  EXPECT_EQ(chat->messages[0].content, "Be brief.");
-  EXPECT_FALSE(chat->messages[0].name.has_value());
-  EXPECT_EQ(chat->messages[1].role, "user");
-  EXPECT_EQ(chat->messages[1].content, "Hello");
-  EXPECT_EQ(chat->messages[1].name, "ann");
-  EXPECT_EQ(chat->messages[2].role, "tool");
-  EXPECT_EQ(chat->messages[2].tool_call_id, "call-1");
-  EXPECT_EQ(chat->messages[3].role, "assistant");
-  EXPECT_EQ(chat->messages[3].content, "");
-  EXPECT_FALSE(chat->add_generation_prompt);
-  EXPECT_EQ(chat->variables_json, R"({"tools": []})");
+  const auto chat = ToChat(message).value();
+  ASSERT_THAT(chat.messages, SizeIs(4));
+  EXPECT_EQ(chat.messages[0].role, "system");
+  EXPECT_EQ(chat.messages[0].content, "Be brief.");
+  EXPECT_FALSE(chat.messages[0].name.has_value());
+  EXPECT_EQ(chat.messages[1].role, "user");
+  EXPECT_EQ(chat.messages[1].content, "Hello");
+  EXPECT_EQ(chat.messages[1].name, "ann");
+  EXPECT_EQ(chat.messages[2].role, "tool");
+  EXPECT_EQ(chat.messages[2].tool_call_id, "call-1");
+  EXPECT_EQ(chat.messages[3].role, "assistant");
+  EXPECT_EQ(chat.messages[3].content, "");
+  EXPECT_FALSE(chat.add_generation_prompt);
+  EXPECT_EQ(chat.variables_json, R"({"tools": []})");
 }
 
 TEST(ToChat, EndsWhereTheAnswerBeginsUnlessToldOtherwise) {
-  const auto chat = ToChat(Good());
-  ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_TRUE(chat->add_generation_prompt);
-  EXPECT_EQ(chat->variables_json, "");
+  const auto chat = ToChat(Good()).value();
+  EXPECT_TRUE(chat.add_generation_prompt);
+  EXPECT_EQ(chat.variables_json, "");
 }
 
 // bad input: Chats | a role that is missing or not known | INVALID_ARGUMENT, field
@@ -120,9 +118,7 @@ TEST(ToChat, CountsBeforeItConverts) {
 TEST(ToChat, IsAPrompt) {
   v1::GenerateRequest message;
   *message.mutable_chat() = Good();
-  const auto request = ToRequest(message);
-  ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_THAT(std::get<Chat>(request->prompt).messages, SizeIs(2));
+  EXPECT_THAT(std::get<Chat>(ToRequest(message).value().prompt).messages, SizeIs(2));
   message.mutable_chat()->mutable_messages(0)->clear_role();
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "chat.messages[0].role");
 }

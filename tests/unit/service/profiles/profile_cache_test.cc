@@ -79,12 +79,11 @@ class ProfileCacheTest : public ::testing::Test {
 
 TEST_F(ProfileCacheTest, AnswersToTheBitAndFromMemoryOnceItIsLoaded) {
   const ProfilePtr record = Put("legal", 7);
-  const auto profile = Get("legal");
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ((*profile)->name, "legal");
-  EXPECT_EQ((*profile)->version, 1);
-  EXPECT_THAT((*profile)->thresholds, ElementsAreArray(record->content.thresholds));
-  EXPECT_EQ((*profile)->model_fingerprint, record->content.model_fingerprint);
+  const auto profile = Get("legal").value();
+  EXPECT_EQ(profile->name, "legal");
+  EXPECT_EQ(profile->version, 1);
+  EXPECT_THAT(profile->thresholds, ElementsAreArray(record->content.thresholds));
+  EXPECT_EQ(profile->model_fingerprint, record->content.model_fingerprint);
   EXPECT_EQ(store_.reads(), 1);
   store_.Block();
   EXPECT_TRUE(Ready(Ask("legal"))) << "waits for nobody";
@@ -97,10 +96,9 @@ TEST_F(ProfileCacheTest, ReferencesToOneVersionShareIt) {
   Put("legal", 2);
   ASSERT_TRUE(
       store_.others().SetAlias(kAcme, {.name = "legal", .alias = "stable", .version = 2}).ok());
-  const auto newest = Get("legal");
-  ASSERT_TRUE(newest.ok());
-  EXPECT_EQ(*Get("legal@2"), *newest);
-  EXPECT_EQ(*Get("legal@stable"), *newest);
+  const auto newest = Get("legal").value();
+  EXPECT_EQ(*Get("legal@2"), newest);
+  EXPECT_EQ(*Get("legal@stable"), newest);
   EXPECT_EQ(VersionOf("legal@1"), 1);
 }
 

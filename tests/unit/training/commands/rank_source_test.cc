@@ -20,10 +20,9 @@ TEST_F(RankSourceTest, RanksShareAStepWithoutOverlap) {
   std::multiset<std::vector<int32_t>> seen;
   std::multiset<std::vector<int32_t>> expected;
   for (uint64_t rank = 0; rank < 3; ++rank) {
-    auto batches = ReadMicroBatches(*data, LossKind::kText, 12 + rank * 4, 2, 2);
-    ASSERT_TRUE(batches.ok()) << batches.status();
+    auto batches = ReadMicroBatches(*data, LossKind::kText, 12 + rank * 4, 2, 2).value();
     RankSource source;
-    source.Give(*std::move(batches));
+    source.Give(std::move(batches));
     MicroBatch batch;
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(source.Next(batch).ok());

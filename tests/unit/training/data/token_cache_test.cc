@@ -36,31 +36,28 @@ class TokenCacheTest : public TextCase {
 };
 
 TEST_F(TokenCacheTest, DocumentsStandBetweenBeginAndEnd) {
-  const auto cache = Cache(Write("two.jsonl", kTwo));
-  ASSERT_TRUE(cache.ok()) << cache.status();
+  const auto cache = Cache(Write("two.jsonl", kTwo)).value();
   std::vector<int32_t> expected;
   for (const char* text : {"One document.", "Another one."}) {
     const auto ids = *tokenizer_->Encode(text, /*add_bos=*/true);
     expected.insert(expected.end(), ids.begin(), ids.end());
     expected.push_back(tokenizer_->eos_ids().front());
   }
-  EXPECT_EQ(Tokens(*cache), expected);
-  EXPECT_EQ(cache->header().documents, 2u);
-  EXPECT_EQ(cache->header().token_bytes, 2u);
+  EXPECT_EQ(Tokens(cache), expected);
+  EXPECT_EQ(cache.header().documents, 2u);
+  EXPECT_EQ(cache.header().token_bytes, 2u);
   EXPECT_EQ(expected.front(), tokenizer_->beginning().front());
 }
 
 TEST_F(TokenCacheTest, ATextIsTokenizedOnce) {
   const std::string text = Write("two.jsonl", kTwo);
-  const auto first = Cache(text);
-  ASSERT_TRUE(first.ok()) << first.status();
+  const auto first = Cache(text).value();
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("tokenizing 'two.jsonl'")));
   notes_.clear();
   // By another name it is the same text.
-  const auto again = Cache(Write("other.jsonl", kTwo));
-  ASSERT_TRUE(again.ok()) << again.status();
+  const auto again = Cache(Write("other.jsonl", kTwo)).value();
   EXPECT_THAT(notes_, IsEmpty());
-  EXPECT_EQ(Tokens(*again), Tokens(*first));
+  EXPECT_EQ(Tokens(again), Tokens(first));
 }
 
 // bad input: eta-train | a token cache that is cut, changed, foreign or another text's | it is made
@@ -80,9 +77,7 @@ TEST_F(TokenCacheTest, ADamagedCacheIsMadeAgain) {
         std::string("not a cache at all") + whole, flipped, version, other_text}) {
     std::ofstream(CacheFile(), std::ios::binary) << damaged;
     notes_.clear();
-    const auto cache = Cache(text);
-    ASSERT_TRUE(cache.ok()) << cache.status();
-    EXPECT_EQ(Tokens(*cache), tokens);
+    EXPECT_EQ(Tokens(Cache(text).value()), tokens);
     EXPECT_EQ(ReadFile(CacheFile()), whole);
     ASSERT_THAT(notes_, SizeIs(2));
     EXPECT_THAT(notes_[0], HasSubstr("is made again"));

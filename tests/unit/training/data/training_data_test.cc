@@ -43,57 +43,49 @@ TEST(SequenceOrder, EveryPassHasEverySequenceOnceAndAnOrderOfItsOwn) {
 }
 
 TEST_F(TrainingDataTest, APassIsTheWholeText) {
-  const auto data = Open({.sequence_tokens = 100});
-  ASSERT_TRUE(data.ok()) << data.status();
+  const auto data = Open({.sequence_tokens = 100}).value();
   const auto cache = OpenTokenCache(Sample(), *tokenizer_, CacheOptions());
-  std::vector<int32_t> text((*data)->text_tokens());
+  std::vector<int32_t> text(data->text_tokens());
   ASSERT_TRUE(cache->Read(0, text).ok());
-  EXPECT_EQ((*data)->text_sequences(), (text.size() - 1) / 100);
+  EXPECT_EQ(data->text_sequences(), (text.size() - 1) / 100);
   std::multiset<std::vector<int32_t>> expected;
   for (size_t begin = 0; begin + 101 <= text.size(); begin += 100) {
     expected.emplace(text.begin() + static_cast<std::ptrdiff_t>(begin),
                      text.begin() + static_cast<std::ptrdiff_t>(begin) + 101);
   }
-  const auto count = static_cast<int32_t>((*data)->text_sequences());
-  const auto read = (*data)->Read(0, count);
-  ASSERT_TRUE(read.ok()) << read.status();
+  const auto count = static_cast<int32_t>(data->text_sequences());
+  const auto read = data->Read(0, count).value();
   std::multiset<std::vector<int32_t>> seen;
-  for (size_t row = 0; row < static_cast<size_t>(count); ++row) seen.insert(Row(*read, row));
+  for (size_t row = 0; row < static_cast<size_t>(count); ++row) seen.insert(Row(read, row));
   EXPECT_EQ(seen, expected);
-  EXPECT_THAT(read->answers, Each(0));
-  EXPECT_DOUBLE_EQ((*data)->PassesBefore(static_cast<uint64_t>(count)), 1.0);
+  EXPECT_THAT(read.answers, Each(0));
+  EXPECT_DOUBLE_EQ(data->PassesBefore(static_cast<uint64_t>(count)), 1.0);
 }
 
 // Ranks, batches and stops cut the same stream.
 TEST_F(TrainingDataTest, ASequenceDependsOnItsNumberAlone) {
   const DataOptions options = {.sequence_tokens = 600, .retrieval_share = 0.3, .seed = 7};
-  const auto data = Open(options);
-  ASSERT_TRUE(data.ok()) << data.status();
-  const auto all = (*data)->Read(0, 60);
-  ASSERT_TRUE(all.ok()) << all.status();
+  const auto data = Open(options).value();
+  const auto all = data->Read(0, 60).value();
   const auto resumed = Open(options);
   for (const uint64_t first : {37u, 59u, 4u, 12u}) {
-    const auto one = (*resumed)->Read(first, 1);
-    ASSERT_TRUE(one.ok()) << one.status();
-    EXPECT_EQ(one->tokens, Row(*all, first));
+    EXPECT_EQ((*resumed)->Read(first, 1).value().tokens, Row(all, first));
   }
   DataOptions other = options;
   other.seed = 8;
-  EXPECT_NE((*(*Open(other))->Read(0, 60)).tokens, all->tokens);
+  EXPECT_NE((*(*Open(other))->Read(0, 60)).tokens, all.tokens);
 }
 
 TEST_F(TrainingDataTest, RetrievalTasksHaveTheirShareAndTheirAnswers) {
-  const auto data = Open({.sequence_tokens = 600, .retrieval_share = 0.25});
-  ASSERT_TRUE(data.ok()) << data.status();
-  const auto read = (*data)->Read(0, 40);
-  ASSERT_TRUE(read.ok()) << read.status();
+  const auto data = Open({.sequence_tokens = 600, .retrieval_share = 0.25}).value();
+  const auto read = data->Read(0, 40).value();
   int tasks = 0;
   std::set<std::string> questions;
   for (size_t row = 0; row < 40; ++row) {
-    const auto answers = std::span(read->answers).subspan(row * 600, 600);
+    const auto answers = std::span(read.answers).subspan(row * 600, 600);
     if (std::accumulate(answers.begin(), answers.end(), 0) == 0) continue;
     ++tasks;
-    const std::vector<int32_t> tokens = Row(*read, row);
+    const std::vector<int32_t> tokens = Row(read, row);
     EXPECT_EQ(tokens.front(), tokenizer_->beginning().front());
     EXPECT_EQ(tokens.back(), tokenizer_->eos_ids().front());
     // Every stretch of answers ends with a number that stands in the text before.

@@ -66,22 +66,20 @@ TEST(RunLog, GoesOnWithoutWhatCameAfterTheCheckpoint) {
   const std::string path = folder.path() + "/log.jsonl";
   RunHistory history;
   {
-    auto log = RunLog::Open(path, 0, history);
-    ASSERT_TRUE(log.ok()) << log.status();
+    auto log = RunLog::Open(path, 0, history).value();
     for (int64_t step = 1; step <= 6; ++step) {
-      ASSERT_TRUE(log->Append(StepLine(Step(step))).ok());
+      ASSERT_TRUE(log.Append(StepLine(Step(step))).ok());
       if (step % 2 == 0) {
-        ASSERT_TRUE(log->Append(EvaluationLine({.step = step, .full_perplexity = 9.0})).ok());
+        ASSERT_TRUE(log.Append(EvaluationLine({.step = step, .full_perplexity = 9.0})).ok());
       }
     }
-    ASSERT_TRUE(log->Append("{\"event\":\"step\",\"st").ok());  // killed in the middle of a line
+    ASSERT_TRUE(log.Append("{\"event\":\"step\",\"st").ok());  // killed in the middle of a line
   }
-  auto resumed = RunLog::Open(path, 4, history);
-  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  auto resumed = RunLog::Open(path, 4, history).value();
   EXPECT_THAT(history.steps, SizeIs(4));
   EXPECT_THAT(history.evaluations, SizeIs(2));
   EXPECT_EQ(history.steps[3].loss, 1.0);
-  ASSERT_TRUE(resumed->Append(StepLine(Step(5))).ok());
+  ASSERT_TRUE(resumed.Append(StepLine(Step(5))).ok());
   const std::string text = ReadFile(path);
   EXPECT_EQ(std::ranges::count(text, '\n'), 7);
   EXPECT_TRUE(ParseRunLog(text, 100).ok());

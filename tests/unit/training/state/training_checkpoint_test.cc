@@ -44,12 +44,11 @@ class TrainingCheckpointTest : public ::testing::Test {
 
 TEST_F(TrainingCheckpointTest, ComesBackToTheBit) {
   ASSERT_TRUE(Save(state_, shapes_, 0.1f).ok());
-  const auto checkpoint = TrainingCheckpoint::Open(Path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(checkpoint->state(), state_);
-  EXPECT_TRUE(checkpoint->CheckTensors(shapes_).ok());
+  const auto checkpoint = TrainingCheckpoint::Open(Path()).value();
+  EXPECT_EQ(checkpoint.state(), state_);
+  EXPECT_TRUE(checkpoint.CheckTensors(shapes_).ok());
   std::vector<float> values(6);
-  ASSERT_TRUE(checkpoint->Read("value.a", values).ok());
+  ASSERT_TRUE(checkpoint.Read("value.a", values).ok());
   EXPECT_EQ(values[1], 0.1f + 1.0f);
 }
 
@@ -87,10 +86,9 @@ TEST_F(TrainingCheckpointTest, ForeignFilesAreNamed) {
 //   BadTrainTest.ACheckpointOfAnotherRun
 TEST_F(TrainingCheckpointTest, WhatDiffersIsNamed) {
   ASSERT_TRUE(Save(state_, shapes_).ok());
-  const auto checkpoint = TrainingCheckpoint::Open(Path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto checkpoint = TrainingCheckpoint::Open(Path()).value();
   const absl::Status tensors =
-      checkpoint->CheckTensors({{"value.a", {3, 2}}, {"value.b", {}}, {"value.c", {1}}});
+      checkpoint.CheckTensors({{"value.a", {3, 2}}, {"value.b", {}}, {"value.c", {1}}});
   EXPECT_EQ(tensors.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(tensors.message()),

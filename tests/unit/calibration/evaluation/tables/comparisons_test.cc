@@ -71,21 +71,19 @@ TEST(QualityTable, RivalsReadWhatTheDefaultReads) {
   for (const bool gated : {true, false}) {
     const TinyModel model({.has_predictor = gated});
     const auto bench = BenchOf(model);
-    const auto table = MeasureQuality(*bench);
-    ASSERT_TRUE(table.ok()) << table.status();
-    CheckShape(*table);
-    EXPECT_THAT(table->rows, SizeIs(4 + 6));
-    const double own = Value(*table, *Find(*table, "dynamic"), "union");
+    const auto table = MeasureQuality(*bench).value();
+    CheckShape(table);
+    EXPECT_THAT(table.rows, SizeIs(4 + 6));
+    const double own = Value(table, *Find(table, "dynamic"), "union");
     for (const char* rival : {"Quest", "top-k by the index", "StreamingLLM", "window"}) {
-      EXPECT_NEAR(Value(*table, *Find(*table, rival), "union"), own, 0.12) << rival;
+      EXPECT_NEAR(Value(table, *Find(table, rival), "union"), own, 0.12) << rival;
     }
     ArmBench arms(*bench, kContext);
     const auto windows = bench->Windows(bench->Texts().front(), kContext, 2);
     const auto full = arms.Score("full", *windows, kContext / 2);
-    EXPECT_NEAR(Value(*table, *Find(*table, "full"), "perplexity"), std::exp(full->loss.mean),
-                1e-9);
+    EXPECT_NEAR(Value(table, *Find(table, "full"), "perplexity"), std::exp(full->loss.mean), 1e-9);
     const auto dynamic = arms.Score("dynamic", *windows, kContext / 2);
-    EXPECT_NEAR(Value(*table, *Find(*table, "dynamic"), "ratio"),
+    EXPECT_NEAR(Value(table, *Find(table, "dynamic"), "ratio"),
                 std::exp(dynamic->loss.mean - full->loss.mean), 1e-6);
   }
 }
@@ -93,27 +91,25 @@ TEST(QualityTable, RivalsReadWhatTheDefaultReads) {
 TEST(ParetoTable, MoreIsReadAtALargerOffset) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.quick = true});
-  const auto table = MeasurePareto(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  CheckShape(*table);
-  EXPECT_LE(Value(*table, *Find(*table, "dynamic+offset=-1.8"), "union"),
-            Value(*table, *Find(*table, "dynamic+offset=0.0"), "union"));
-  EXPECT_EQ(Value(*table, *Find(*table, "full"), "union"), 1.0);
-  EXPECT_GT(Value(*table, *Find(*table, "quest:0.25"), "recall"), 0.0);
-  EXPECT_LE(Value(*table, *Find(*table, "dynamic+offset=0.0"), "missed"), 1.0);
-  EXPECT_THAT(TableSvg(*table), HasSubstr("Perplexity by bytes read"));
+  const auto table = MeasurePareto(*bench).value();
+  CheckShape(table);
+  EXPECT_LE(Value(table, *Find(table, "dynamic+offset=-1.8"), "union"),
+            Value(table, *Find(table, "dynamic+offset=0.0"), "union"));
+  EXPECT_EQ(Value(table, *Find(table, "full"), "union"), 1.0);
+  EXPECT_GT(Value(table, *Find(table, "quest:0.25"), "recall"), 0.0);
+  EXPECT_LE(Value(table, *Find(table, "dynamic+offset=0.0"), "missed"), 1.0);
+  EXPECT_THAT(TableSvg(table), HasSubstr("Perplexity by bytes read"));
 }
 
 TEST(ParetoTable, APlainModelHasConstantsAndTheirOracle) {
   const TinyModel model({.has_predictor = false});
   const auto bench = BenchOf(model);
-  const auto table = MeasurePareto(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  CheckShape(*table);
-  EXPECT_GE(Value(*table, *Find(*table, "relative:-6.0"), "union"),
-            Value(*table, *Find(*table, "relative:-2.5"), "union"));
-  EXPECT_NE(Find(*table, "oracle:-3.9"), nullptr);
-  EXPECT_TRUE(std::isnan(Value(*table, *Find(*table, "quest:0.25"), "recall")))
+  const auto table = MeasurePareto(*bench).value();
+  CheckShape(table);
+  EXPECT_GE(Value(table, *Find(table, "relative:-6.0"), "union"),
+            Value(table, *Find(table, "relative:-2.5"), "union"));
+  EXPECT_NE(Find(table, "oracle:-3.9"), nullptr);
+  EXPECT_TRUE(std::isnan(Value(table, *Find(table, "quest:0.25"), "recall")))
       << "no threshold that keys could reach";
 }
 
@@ -209,28 +205,25 @@ TEST(BlockSizeTable, HasEverySizeAtAboutOneUnion) {
   for (const bool gated : {true, false}) {
     const TinyModel model({.has_predictor = gated});
     const auto bench = BenchOf(model);
-    const auto table = MeasureBlockSize(*bench);
-    ASSERT_TRUE(table.ok()) << table.status();
-    CheckShape(*table);
-    EXPECT_THAT(table->rows, SizeIs(6));
+    const auto table = MeasureBlockSize(*bench).value();
+    CheckShape(table);
+    EXPECT_THAT(table.rows, SizeIs(6));
     for (const char* size : {"4", "8"}) {
-      EXPECT_NEAR(Value(*table, *Find(*table, size), "union"), 0.51, 0.15) << size;
+      EXPECT_NEAR(Value(table, *Find(table, size), "union"), 0.51, 0.15) << size;
     }
-    EXPECT_GT(Value(*table, *Find(*table, "128"), "union"), 0.9)
-        << "pinned blocks are all there is";
+    EXPECT_GT(Value(table, *Find(table, "128"), "union"), 0.9) << "pinned blocks are all there is";
   }
 }
 
 TEST(FrozenTable, ComparesAtBothLengths) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.context = 96});
-  const auto table = MeasureFrozen(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  CheckShape(*table);
-  EXPECT_THAT(table->rows, SizeIs(4));
-  EXPECT_NE(Find(*table, "96"), nullptr);
-  EXPECT_NE(Find(*table, "192"), nullptr);
-  EXPECT_NEAR(Value(*table, table->rows[1], "ratio"), 1.0, 0.1);
+  const auto table = MeasureFrozen(*bench).value();
+  CheckShape(table);
+  EXPECT_THAT(table.rows, SizeIs(4));
+  EXPECT_NE(Find(table, "96"), nullptr);
+  EXPECT_NE(Find(table, "192"), nullptr);
+  EXPECT_NEAR(Value(table, table.rows[1], "ratio"), 1.0, 0.1);
   const TinyModel plain({.has_predictor = false});
   EXPECT_TRUE(absl::IsFailedPrecondition(MeasureFrozen(*BenchOf(plain)).status()));
 }
@@ -238,13 +231,12 @@ TEST(FrozenTable, ComparesAtBothLengths) {
 TEST(RulerTable, HasFourKindsAndDensitiesInFrontOfTheQuestionAndBehindIt) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.quick = true, .context = 512, .samples = 1});
-  const auto table = MeasureRuler(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  CheckShape(*table);
-  EXPECT_EQ(Value(*table, *Find(*table, "full"), "query_union"), 1.0);
-  const TableRow& own = *Find(*table, "default");
-  EXPECT_LT(Value(*table, own, "routine_union"), 1.0);
-  EXPECT_LT(Value(*table, own, "query_union"), 1.0);
+  const auto table = MeasureRuler(*bench).value();
+  CheckShape(table);
+  EXPECT_EQ(Value(table, *Find(table, "full"), "query_union"), 1.0);
+  const TableRow& own = *Find(table, "default");
+  EXPECT_LT(Value(table, own, "routine_union"), 1.0);
+  EXPECT_LT(Value(table, own, "query_union"), 1.0);
   for (const TableCell& cell : own.cells) EXPECT_TRUE(cell.value.has_value());
 }
 
@@ -261,12 +253,10 @@ TEST(MatchUnion, FindsAParameterThatReadsAsMuch) {
   const TinyModel model({.has_predictor = false});
   const auto bench = BenchOf(model, {.context = 512});
   ArmBench arms(*bench, 512);
-  const auto windows = bench->Windows(bench->Texts().front(), 512, 1);
-  ASSERT_TRUE(windows.ok()) << windows.status();
+  const auto windows = bench->Windows(bench->Texts().front(), 512, 1).value();
   for (const RivalFamily& family : RivalFamilies()) {
-    const auto matched = MatchUnion(arms, family.name, 0.0, 0.9999, 0.6, *windows, 256);
-    ASSERT_TRUE(matched.ok()) << matched.status();
-    EXPECT_NEAR(matched->union_density, 0.6, 0.06) << family.label << " " << matched->name;
+    const auto matched = MatchUnion(arms, family.name, 0.0, 0.9999, 0.6, windows, 256).value();
+    EXPECT_NEAR(matched.union_density, 0.6, 0.06) << family.label << " " << matched.name;
   }
 }
 
@@ -290,13 +280,12 @@ TEST_F(ChoiceTest, TheLikeliestChoiceIsTaken) {
             R"(?\nAnswer:", "choices": [" the Rhine", " Nile", " a small brook"], "answer": )" +
             std::to_string(i % 3) + "}\n";
   }
-  const auto questions = Read(text);
-  ASSERT_TRUE(questions.ok()) << questions.status();
-  ASSERT_THAT(*questions, SizeIs(4));
+  const auto questions = Read(text).value();
+  ASSERT_THAT(questions, SizeIs(4));
   ArmBench arms(*bench_, kContext);
   SequenceRunner& runner = **arms.runners().For(bench_->Geometry());
   int64_t right = 0;
-  for (const Question& question : *questions) {
+  for (const Question& question : questions) {
     std::vector<double> sums;
     for (const auto& choice : question.choices) {
       std::vector<int32_t> tokens = question.prompt;
@@ -318,16 +307,14 @@ TEST_F(ChoiceTest, TheLikeliestChoiceIsTaken) {
     }
     right += std::ranges::max_element(sums) - sums.begin() == question.answer;
   }
-  const auto full = ScoreChoices(arms, "full", *questions);
-  ASSERT_TRUE(full.ok()) << full.status();
-  EXPECT_EQ(full->questions, 4);
-  EXPECT_EQ(full->right, right);
+  const auto full = ScoreChoices(arms, "full", questions).value();
+  EXPECT_EQ(full.questions, 4);
+  EXPECT_EQ(full.right, right);
   // Everything is in the pinned blocks and the tail.
-  const auto sparse = ScoreChoices(arms, "dynamic", *questions);
-  ASSERT_TRUE(sparse.ok()) << sparse.status();
-  EXPECT_EQ(sparse->right, right);
-  EXPECT_NEAR(sparse->answer_loss, full->answer_loss, 1e-4);
-  EXPECT_DOUBLE_EQ(sparse->union_density, 1.0);
+  const auto sparse = ScoreChoices(arms, "dynamic", questions).value();
+  EXPECT_EQ(sparse.right, right);
+  EXPECT_NEAR(sparse.answer_loss, full.answer_loss, 1e-4);
+  EXPECT_DOUBLE_EQ(sparse.union_density, 1.0);
 }
 
 // bad input: eta-eval | table: questions that are none, with too many or few choices, an answer

@@ -72,14 +72,13 @@ class DiagnosticsTest : public EvaluationTest {
 
 TEST_F(DiagnosticsTest, TakesTheRowsThatItSays) {
   const auto bench = Bench({});
-  const auto sample = TakeSample(*bench);
-  ASSERT_TRUE(sample.ok()) << sample.status();
-  EXPECT_EQ(sample->windows.size(), 4u);
-  EXPECT_EQ(sample->rows.first, 40);
-  EXPECT_EQ(sample->rows.stride, 32);
-  EXPECT_EQ(sample->RowsOfWindow(), 4);  // 40, 72, 104, 136
+  const auto sample = TakeSample(*bench).value();
+  EXPECT_EQ(sample.windows.size(), 4u);
+  EXPECT_EQ(sample.rows.first, 40);
+  EXPECT_EQ(sample.rows.stride, 32);
+  EXPECT_EQ(sample.RowsOfWindow(), 4);  // 40, 72, 104, 136
   size_t seen = 0;
-  ASSERT_EQ(ObserveWindows(*bench, *sample, 0.5f,
+  ASSERT_EQ(ObserveWindows(*bench, sample, 0.5f,
                            [&](const RecordedWindow& window) {
                              EXPECT_EQ(window.layers.size(), 2u);
                              EXPECT_EQ(window.layers[1].rows.size(), 4u);
@@ -89,7 +88,7 @@ TEST_F(DiagnosticsTest, TakesTheRowsThatItSays) {
                            }),
             absl::OkStatus());
   EXPECT_EQ(seen, 4u);
-  EXPECT_EQ(ObserveWindows(*bench, *sample, 0.0f,
+  EXPECT_EQ(ObserveWindows(*bench, sample, 0.0f,
                            [](const RecordedWindow&) { return absl::AbortedError("enough"); }),
             absl::AbortedError("enough"));
 }
@@ -102,74 +101,69 @@ TEST_F(DiagnosticsTest, MaskingOfAGatedModel) {
     EXPECT_EQ(total, kWindows);
     last = done;
   };
-  const auto table = MeasureMasking(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
+  const auto table = MeasureMasking(*bench).value();
   EXPECT_EQ(last, kWindows);
-  ExpectWellFormed(*table);
-  ASSERT_EQ(table->rows.size(), 3u);
-  EXPECT_EQ(table->rows[0].n, 4 * 4 * 2 * 4);  // windows, rows, layers, heads
-  EXPECT_DOUBLE_EQ(*table->rows[0].cells[0].paper, 0.424);
-  const auto& entropy = Row(*table, {"entropy over log n"}).cells;
+  ExpectWellFormed(table);
+  ASSERT_EQ(table.rows.size(), 3u);
+  EXPECT_EQ(table.rows[0].n, 4 * 4 * 2 * 4);  // windows, rows, layers, heads
+  EXPECT_DOUBLE_EQ(*table.rows[0].cells[0].paper, 0.424);
+  const auto& entropy = Row(table, {"entropy over log n"}).cells;
   EXPECT_GT(*entropy[1].value, *entropy[0].value) << "the gate flattens";
-  const auto& evenness = Row(*table, {"largest over mean weight"}).cells;
+  const auto& evenness = Row(table, {"largest over mean weight"}).cells;
   EXPECT_LT(*evenness[1].value, *evenness[0].value);
   EXPECT_TRUE(evenness[1].interval.has_value());
-  EXPECT_FALSE(table->figures.empty());
+  EXPECT_FALSE(table.figures.empty());
 }
 
 TEST_F(DiagnosticsTest, TailByTheNumberOfPrunedKeys) {
   const auto bench = Bench({});
-  const auto table = MeasureTail(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  ExpectWellFormed(*table);
-  EXPECT_EQ(table->rows.front().labels.front(), "16");
-  EXPECT_EQ(table->rows.back().labels.front(), "128") << "no row prunes more";
-  for (const TableRow& row : table->rows) {
+  const auto table = MeasureTail(*bench).value();
+  ExpectWellFormed(table);
+  EXPECT_EQ(table.rows.front().labels.front(), "16");
+  EXPECT_EQ(table.rows.back().labels.front(), "128") << "no row prunes more";
+  for (const TableRow& row : table.rows) {
     EXPECT_LT(*row.cells[1].value, *row.cells[0].value) << "drawn without replacement";
   }
-  EXPECT_EQ(table->findings.size(), 2u);
+  EXPECT_EQ(table.findings.size(), 2u);
 }
 
 TEST_F(DiagnosticsTest, SinksByLayer) {
   const auto bench = Bench({});
-  const auto table = MeasureSinks(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  ExpectWellFormed(*table);
-  ASSERT_EQ(table->rows.size(), 3u);
+  const auto table = MeasureSinks(*bench).value();
+  ExpectWellFormed(table);
+  ASSERT_EQ(table.rows.size(), 3u);
   const double uniform = (4.0 / 41 + 4.0 / 73 + 4.0 / 105 + 4.0 / 137) / 4;
-  for (const TableRow& row : table->rows) EXPECT_NEAR(*row.cells[2].value, uniform, 1e-12);
+  for (const TableRow& row : table.rows) EXPECT_NEAR(*row.cells[2].value, uniform, 1e-12);
   const auto mean = [&](size_t column) {
-    return (*table->rows[0].cells[column].value + *table->rows[1].cells[column].value) / 2;
+    return (*table.rows[0].cells[column].value + *table.rows[1].cells[column].value) / 2;
   };
-  EXPECT_NEAR(*Row(*table, {"all"}).cells[0].value, mean(0), 1e-12);
-  EXPECT_NEAR(*Row(*table, {"all"}).cells[1].value, mean(1), 1e-12);
-  EXPECT_DOUBLE_EQ(*Row(*table, {"all"}).cells[1].paper, 0.02);
+  EXPECT_NEAR(*Row(table, {"all"}).cells[0].value, mean(0), 1e-12);
+  EXPECT_NEAR(*Row(table, {"all"}).cells[1].value, mean(1), 1e-12);
+  EXPECT_DOUBLE_EQ(*Row(table, {"all"}).cells[1].paper, 0.02);
 }
 
 TEST_F(DiagnosticsTest, DensitiesAreThoseThatPerplexityCounts) {
   for (const bool predictor : {true, false}) {
     const auto bench = Bench({.has_predictor = predictor, .threshold_bias = 0.3f});
-    const auto table = MeasureLayers(*bench);
-    ASSERT_TRUE(table.ok()) << table.status();
-    ExpectWellFormed(*table);
-    ASSERT_EQ(table->rows.size(), 3u);
+    const auto table = MeasureLayers(*bench).value();
+    ExpectWellFormed(table);
+    ASSERT_EQ(table.rows.size(), 3u);
     const auto sample = TakeSample(*bench);
-    const auto runner = bench->MakeRunner(bench->Geometry(), kContext);
-    ASSERT_TRUE(runner.ok()) << runner.status();
+    const auto runner = bench->MakeRunner(bench->Geometry(), kContext).value();
     const std::vector<EvaluatedAttention> attentions = {
         *bench->Attention("dynamic", bench->Geometry())};
     const auto scores =
-        EvaluatePerplexity(**runner, sample->windows, attentions,
+        EvaluatePerplexity(*runner, sample->windows, attentions,
                            {.prefill = sample->rows.first, .rivals = &bench->rivals()});
     ASSERT_TRUE(scores.ok()) << scores.status();
-    const TableRow& all = Row(*table, {"all"});
+    const TableRow& all = Row(table, {"all"});
     EXPECT_NEAR(*all.cells[1].value, scores->front().head_density, 1e-9);
     EXPECT_NEAR(*all.cells[2].value, scores->front().union_density, 1e-9);
     EXPECT_EQ(all.n, static_cast<int64_t>(scores->front().losses.size()));
-    EXPECT_LE(*table->rows[0].cells[3].value, *table->rows[0].cells[1].value);
-    EXPECT_GE(*table->rows[0].cells[4].value, *table->rows[0].cells[1].value);
-    ASSERT_EQ(table->figures.size(), 2u);
-    const auto& map = std::get<HeatMap>(table->figures[0]);
+    EXPECT_LE(*table.rows[0].cells[3].value, *table.rows[0].cells[1].value);
+    EXPECT_GE(*table.rows[0].cells[4].value, *table.rows[0].cells[1].value);
+    ASSERT_EQ(table.figures.size(), 2u);
+    const auto& map = std::get<HeatMap>(table.figures[0]);
     ASSERT_EQ(map.values.size(), 2u);
     EXPECT_EQ(map.values[0].size(), 4u);
   }
@@ -177,16 +171,15 @@ TEST_F(DiagnosticsTest, DensitiesAreThoseThatPerplexityCounts) {
 
 TEST_F(DiagnosticsTest, AlignmentOfSparseAttention) {
   const auto bench = Bench({.threshold_bias = 0.3f});
-  const auto table = MeasureAlignment(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  ExpectWellFormed(*table);
-  ASSERT_EQ(table->rows.size(), 2u * 4u);  // two attentions: two layers, their mean, logits
-  for (const TableRow& row : table->rows) {
+  const auto table = MeasureAlignment(*bench).value();
+  ExpectWellFormed(table);
+  ASSERT_EQ(table.rows.size(), 2u * 4u);  // two attentions: two layers, their mean, logits
+  for (const TableRow& row : table.rows) {
     EXPECT_GT(*row.cells[0].value, 0.5);
     EXPECT_LE(*row.cells[0].value, 1.0);
     EXPECT_EQ(row.n, 4 * 4);
   }
-  const TableRow& logits = Row(*table, {"dynamic", "logits"});
+  const TableRow& logits = Row(table, {"dynamic", "logits"});
   EXPECT_GT(*logits.cells[2].value, 0.0);
   EXPECT_LE(*logits.cells[3].value, 1.0);
   EXPECT_FALSE(logits.cells[1].value.has_value());
@@ -194,46 +187,43 @@ TEST_F(DiagnosticsTest, AlignmentOfSparseAttention) {
 
 TEST_F(DiagnosticsTest, AThresholdThatAdmitsEverythingAligns) {
   const auto bench = Bench({.threshold_bias = -50.0f});
-  const auto table = MeasureAlignment(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  const TableRow& logits = Row(*table, {"dynamic+floor=none+z=2", "logits"});
+  const auto table = MeasureAlignment(*bench).value();
+  const TableRow& logits = Row(table, {"dynamic+floor=none+z=2", "logits"});
   EXPECT_NEAR(*logits.cells[0].value, 1.0, 1e-6);
   EXPECT_NEAR(*logits.cells[2].value, 0.0, 1e-6);
 }
 
 TEST_F(DiagnosticsTest, ContextualityOfPredictedThresholds) {
   const auto bench = Bench({}, 120, 6);
-  const auto table = MeasureContextuality(*bench);
-  ASSERT_TRUE(table.ok()) << table.status();
-  ExpectWellFormed(*table);
-  ASSERT_EQ(table->rows.size(), 8u + 1u + 3u);
+  const auto table = MeasureContextuality(*bench).value();
+  ExpectWellFormed(table);
+  ASSERT_EQ(table.rows.size(), 8u + 1u + 3u);
   double largest = 0.0;
   for (size_t i = 0; i < 8; ++i) {
-    const double share = *table->rows[i].cells[0].value;
+    const double share = *table.rows[i].cells[0].value;
     EXPECT_GE(share, 0.0);
     largest = std::max(largest, share);
   }
-  EXPECT_GE(*Row(*table, {"R^2, all eight"}).cells[0].value, largest);
-  EXPECT_DOUBLE_EQ(*Row(*table, {"R^2, |q|"}).cells[0].paper, 0.187);
+  EXPECT_GE(*Row(table, {"R^2, all eight"}).cells[0].value, largest);
+  EXPECT_DOUBLE_EQ(*Row(table, {"R^2, |q|"}).cells[0].paper, 0.187);
   for (size_t i = 9; i < 12; ++i) {
-    EXPECT_GE(*table->rows[i].cells[0].value, 0.0);
-    EXPECT_LE(*table->rows[i].cells[0].value, 1.0);
+    EXPECT_GE(*table.rows[i].cells[0].value, 0.0);
+    EXPECT_LE(*table.rows[i].cells[0].value, 1.0);
   }
 }
 
 TEST_F(DiagnosticsTest, IndicesOfEveryKind) {
   for (const bool predictor : {true, false}) {
     const auto bench = Bench({.has_predictor = predictor, .index_metric = !predictor});
-    const auto table = MeasureIndex(*bench);
-    ASSERT_TRUE(table.ok()) << table.status();
-    ExpectWellFormed(*table);
-    EXPECT_EQ(table->rows.size(), 4u * 4u + 5u - 1u) << "blocks of 4 to 64";
-    for (const TableRow& row : table->rows) {
+    const auto table = MeasureIndex(*bench).value();
+    ExpectWellFormed(table);
+    EXPECT_EQ(table.rows.size(), 4u * 4u + 5u - 1u) << "blocks of 4 to 64";
+    for (const TableRow& row : table.rows) {
       if (row.labels[0] != "box") continue;
       EXPECT_EQ(*row.cells[0].value, 0.0) << "a box misses nothing";
       EXPECT_EQ(*row.cells[2].value, 1.0);
     }
-    EXPECT_DOUBLE_EQ(*Row(*table, {"moment, flat", "2.0", "64"}).cells[0].paper, 0.275);
+    EXPECT_DOUBLE_EQ(*Row(table, {"moment, flat", "2.0", "64"}).cells[0].paper, 0.275);
   }
 }
 
@@ -249,9 +239,8 @@ TEST_F(DiagnosticsTest, APlainModelHasSomeOfThem) {
   EXPECT_EQ(contextuality.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(contextuality.status().message()), HasSubstr("model: predicts no"));
   for (const auto measure : {MeasureTail, MeasureSinks, MeasureAlignment}) {
-    const auto table = measure(*bench);
-    ASSERT_TRUE(table.ok()) << table.status();
-    ExpectWellFormed(*table);
+    const auto table = measure(*bench).value();
+    ExpectWellFormed(table);
   }
 }
 

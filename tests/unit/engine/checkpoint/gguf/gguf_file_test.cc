@@ -119,9 +119,8 @@ TEST_F(GgufFileTest, QuantisedRowsAreFloatsInTheRightOrder) {
     query.data += std::string("\x00\x24", 2);
     for (int i = 0; i < 32; ++i) query.data += static_cast<char>(block / 2);
   }
-  const auto file = Open(tiny.file);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::vector<float> rows = Floats(file->Read("model.layers.0.self_attn.q_proj.weight"));
+  const auto file = Open(tiny.file).value();
+  const std::vector<float> rows = Floats(file.Read("model.layers.0.self_attn.q_proj.weight"));
   ASSERT_EQ(rows.size(), 128u * 64u);
   // Row h, s, j of [heads, 2, 16] is row h, j, s of the file.
   for (int row = 0; row < 128; ++row) {
@@ -132,11 +131,10 @@ TEST_F(GgufFileTest, QuantisedRowsAreFloatsInTheRightOrder) {
 
 TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {
   TinyGguf tiny({.num_layers = 1, .ffn_dim = 8192});
-  const auto file = Open(tiny.file);
-  ASSERT_TRUE(file.ok()) << file.status();
+  const auto file = Open(tiny.file).value();
   const std::string name = "model.layers.0.mlp.down_proj.weight";
-  ASSERT_GT(file->tensors().at(name).bytes(), uint64_t{1} << 20);
-  EXPECT_EQ(Floats(file->Read(name)), tiny.tensors.at(name));
+  ASSERT_GT(file.tensors().at(name).bytes(), uint64_t{1} << 20);
+  EXPECT_EQ(Floats(file.Read(name)), tiny.tensors.at(name));
 }
 
 // bad input: GGUF | unknown architecture, keys or tensors; experts, one of several files |
@@ -244,16 +242,15 @@ TEST_F(GgufFileTest, WhatThisProjectAddsIsConfigsFields) {
   EXPECT_EQ(config["eta_reads"], "shared");
   EXPECT_EQ(config["eta_special_keys"], "temper");
   EXPECT_EQ(config["eta_block_size"], 32);
-  const auto file = Open(tiny.file);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::vector<float> bias = Floats(file->Read("model.layers.0.self_attn.tau_proj.bias"));
+  const auto file = Open(tiny.file).value();
+  const std::vector<float> bias = Floats(file.Read("model.layers.0.self_attn.tau_proj.bias"));
   EXPECT_EQ(bias, (std::vector<float>{0.0f, 1.0f, 2.0f, 3.0f}));
-  EXPECT_TRUE(file->tensors().contains("model.layers.0.self_attn.tau_proj.weight"));
-  ASSERT_EQ(file->index_metric_tensors().size(), 2u);
-  EXPECT_EQ(file->index_metric_tensors().at("layers.0.metric").shape,
+  EXPECT_TRUE(file.tensors().contains("model.layers.0.self_attn.tau_proj.weight"));
+  ASSERT_EQ(file.index_metric_tensors().size(), 2u);
+  EXPECT_EQ(file.index_metric_tensors().at("layers.0.metric").shape,
             (std::vector<int64_t>{2, 32, 32}));
-  EXPECT_EQ(Floats(file->Read("layers.0.centre")).back(), 63.0f);
-  EXPECT_FALSE(file->tensors().contains("layers.0.metric"));
+  EXPECT_EQ(Floats(file.Read("layers.0.centre")).back(), 63.0f);
+  EXPECT_FALSE(file.tensors().contains("layers.0.metric"));
   tiny.file.Set("eta.family", "eta");
   EXPECT_FALSE(Config(tiny.file).contains("eta_family"));
   EXPECT_EQ(Config(tiny.file)["model_type"], "eta");

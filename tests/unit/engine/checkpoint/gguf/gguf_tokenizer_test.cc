@@ -42,25 +42,23 @@ GgufWriter ByteLevel() {
 }
 
 TEST(GgufTokenizerTest, PiecesBecomeASentencePieceModel) {
-  const auto tokenizer = Read(TinyGguf().file);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_FALSE(tokenizer->files.tokenizer_json);
-  ASSERT_TRUE(tokenizer->files.sentencepiece_model);
-  const auto table = ParsePieceTable(*tokenizer->files.sentencepiece_model);
-  ASSERT_TRUE(table.ok()) << table.status();
-  ASSERT_EQ(table->pieces.size(), 264u);
-  EXPECT_EQ(table->pieces[261].text, "th");
-  EXPECT_EQ(table->pieces[261].score, -261.0f);
-  EXPECT_EQ(table->pieces[261].type, PieceType::kNormal);
-  EXPECT_EQ(table->pieces[68].text, "<0x41>");
-  EXPECT_TRUE(table->byte_fallback);
-  EXPECT_TRUE(table->add_dummy_prefix);
-  EXPECT_EQ(table->unk_id, 0);
-  EXPECT_EQ(table->bos_id, 1);
-  EXPECT_EQ(table->eos_id, 2);
-  EXPECT_EQ(tokenizer->vocab_size, 264);
-  EXPECT_EQ(Json::parse(*tokenizer->generation_config_json)["eos_token_id"], Json({2}));
-  EXPECT_EQ(Json::parse(*tokenizer->files.tokenizer_config_json)["add_bos_token"], true);
+  const auto tokenizer = Read(TinyGguf().file).value();
+  EXPECT_FALSE(tokenizer.files.tokenizer_json);
+  ASSERT_TRUE(tokenizer.files.sentencepiece_model);
+  const auto table = ParsePieceTable(*tokenizer.files.sentencepiece_model).value();
+  ASSERT_EQ(table.pieces.size(), 264u);
+  EXPECT_EQ(table.pieces[261].text, "th");
+  EXPECT_EQ(table.pieces[261].score, -261.0f);
+  EXPECT_EQ(table.pieces[261].type, PieceType::kNormal);
+  EXPECT_EQ(table.pieces[68].text, "<0x41>");
+  EXPECT_TRUE(table.byte_fallback);
+  EXPECT_TRUE(table.add_dummy_prefix);
+  EXPECT_EQ(table.unk_id, 0);
+  EXPECT_EQ(table.bos_id, 1);
+  EXPECT_EQ(table.eos_id, 2);
+  EXPECT_EQ(tokenizer.vocab_size, 264);
+  EXPECT_EQ(Json::parse(*tokenizer.generation_config_json)["eos_token_id"], Json({2}));
+  EXPECT_EQ(Json::parse(*tokenizer.files.tokenizer_config_json)["add_bos_token"], true);
 }
 
 TEST(GgufTokenizerTest, PiecesWithoutAPrefixAndWithUnusualTypes) {
@@ -73,30 +71,26 @@ TEST(GgufTokenizerTest, PiecesWithoutAPrefixAndWithUnusualTypes) {
   types[259] = 5;
   types[263] = 4;
   file.Set("tokenizer.ggml.token_type", types);
-  const auto tokenizer = Read(file);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const auto table = ParsePieceTable(*tokenizer->files.sentencepiece_model);
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_FALSE(table->add_dummy_prefix);
-  EXPECT_EQ(table->pieces[259].type, PieceType::kControl) << "unused: never made from text";
-  EXPECT_EQ(table->pieces[263].type, PieceType::kUserDefined);
+  const auto tokenizer = Read(file).value();
+  const auto table = ParsePieceTable(*tokenizer.files.sentencepiece_model).value();
+  EXPECT_FALSE(table.add_dummy_prefix);
+  EXPECT_EQ(table.pieces[259].type, PieceType::kControl) << "unused: never made from text";
+  EXPECT_EQ(table.pieces[263].type, PieceType::kUserDefined);
 }
 
 TEST(GgufTokenizerTest, PiecesThatNothingBegins) {
   GgufWriter file = TinyGguf().file;
   file.Set("tokenizer.ggml.add_bos_token", false);
-  const auto tokenizer = Read(file);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ(tokenizer->bos_id, std::nullopt);
-  EXPECT_EQ(ParsePieceTable(*tokenizer->files.sentencepiece_model)->bos_id, -1);
-  EXPECT_EQ(Json::parse(*tokenizer->files.tokenizer_config_json)["bos_token"], "<s>");
+  const auto tokenizer = Read(file).value();
+  EXPECT_EQ(tokenizer.bos_id, std::nullopt);
+  EXPECT_EQ(ParsePieceTable(*tokenizer.files.sentencepiece_model)->bos_id, -1);
+  EXPECT_EQ(Json::parse(*tokenizer.files.tokenizer_config_json)["bos_token"], "<s>");
 }
 
 TEST(GgufTokenizerTest, ByteLevelTokensBecomeATokenizerJson) {
-  const auto tokenizer = Read(ByteLevel());
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_FALSE(tokenizer->files.sentencepiece_model);
-  const Json json = Json::parse(*tokenizer->files.tokenizer_json);
+  const auto tokenizer = Read(ByteLevel()).value();
+  EXPECT_FALSE(tokenizer.files.sentencepiece_model);
+  const Json json = Json::parse(*tokenizer.files.tokenizer_json);
   const Json& model = json["model"];
   EXPECT_EQ(model["type"], "BPE");
   EXPECT_EQ(model["vocab"]["th"], 259);
@@ -116,7 +110,7 @@ TEST(GgufTokenizerTest, ByteLevelTokensBecomeATokenizerJson) {
   EXPECT_EQ(json["decoder"]["type"], "ByteLevel");
   EXPECT_EQ(json["normalizer"], nullptr);
   EXPECT_EQ(json["post_processor"], nullptr);
-  EXPECT_THAT(Json::parse(*tokenizer->generation_config_json)["eos_token_id"], ElementsAre(2, 263));
+  EXPECT_THAT(Json::parse(*tokenizer.generation_config_json)["eos_token_id"], ElementsAre(2, 263));
 }
 
 TEST(GgufTokenizerTest, TheUnknownTokenIsCarriedOver) {
@@ -166,9 +160,8 @@ TEST(GgufTokenizerTest, ATokenThatEndsATurnIsControlWhateverTheFileCallsIt) {
   std::vector<int32_t> types(264, 1);
   types[263] = 4;
   file.Set("tokenizer.ggml.token_type", types);
-  const auto tokenizer = Read(file);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  const Json json = Json::parse(*tokenizer->files.tokenizer_json);
+  const auto tokenizer = Read(file).value();
+  const Json json = Json::parse(*tokenizer.files.tokenizer_json);
   ASSERT_EQ(json["added_tokens"].size(), 1u);
   EXPECT_EQ(json["added_tokens"][0]["special"], true);
 }
@@ -178,10 +171,9 @@ TEST(GgufTokenizerTest, TheTemplateAndTheEndsOfAnswers) {
   file.Set("tokenizer.chat_template", "{{ messages }}");
   file.Set("tokenizer.ggml.eot_token_id", uint32_t{1});
   file.Set("tokenizer.ggml.padding_token_id", uint32_t{0});
-  const auto tokenizer = Read(file);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ(tokenizer->files.chat_template, "{{ messages }}");
-  const Json generation = Json::parse(*tokenizer->generation_config_json);
+  const auto tokenizer = Read(file).value();
+  EXPECT_EQ(tokenizer.files.chat_template, "{{ messages }}");
+  const Json generation = Json::parse(*tokenizer.generation_config_json);
   EXPECT_THAT(generation["eos_token_id"], ElementsAre(1, 2, 263));
   EXPECT_EQ(generation["pad_token_id"], 0);
 }
@@ -201,11 +193,10 @@ TEST(GgufTokenizerTest, AnEndIsNotPutBehindPrompts) {
   for (GgufWriter file : {ByteLevel(), TinyGguf().file}) {
     const auto plain = Read(file);
     file.Set("tokenizer.ggml.add_eos_token", true);
-    const auto tokenizer = Read(file);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-    EXPECT_EQ(tokenizer->files.tokenizer_json, plain->files.tokenizer_json);
-    EXPECT_EQ(tokenizer->files.sentencepiece_model, plain->files.sentencepiece_model);
-    EXPECT_EQ(tokenizer->files.tokenizer_config_json, plain->files.tokenizer_config_json);
+    const auto tokenizer = Read(file).value();
+    EXPECT_EQ(tokenizer.files.tokenizer_json, plain->files.tokenizer_json);
+    EXPECT_EQ(tokenizer.files.sentencepiece_model, plain->files.sentencepiece_model);
+    EXPECT_EQ(tokenizer.files.tokenizer_config_json, plain->files.tokenizer_config_json);
   }
 }
 
@@ -213,10 +204,9 @@ TEST(GgufTokenizerTest, AFileMayHaveNone) {
   GgufWriter file = TinyGguf().file;
   for (const char* model : {"none", "no_vocab"}) {
     file.Set("tokenizer.ggml.model", model);
-    const auto tokenizer = Read(file);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-    EXPECT_FALSE(tokenizer->files.sentencepiece_model || tokenizer->files.tokenizer_json);
-    EXPECT_EQ(tokenizer->vocab_size, 0);
+    const auto tokenizer = Read(file).value();
+    EXPECT_FALSE(tokenizer.files.sentencepiece_model || tokenizer.files.tokenizer_json);
+    EXPECT_EQ(tokenizer.vocab_size, 0);
   }
 }
 

@@ -153,14 +153,13 @@ TEST_F(GgufExportTest, AnAdaptedModelNamesItsFamily) {
                           {"eta_gate", "silu"},
                           {"eta_beta", 4.75},
                           {"eta_index", "outlier"}});
-    const auto adapted = Checkpoint::Open(plain.path());
-    ASSERT_TRUE(adapted.ok()) << adapted.status();
-    const Checkpoint file = Exported(*adapted, GgmlType::kF32);
-    EXPECT_EQ(*ParseModelConfig(file.config_json()), *ParseModelConfig(adapted->config_json()));
+    const auto adapted = Checkpoint::Open(plain.path()).value();
+    const Checkpoint file = Exported(adapted, GgmlType::kF32);
+    EXPECT_EQ(*ParseModelConfig(file.config_json()), *ParseModelConfig(adapted.config_json()));
     EXPECT_EQ(Json::parse(file.config_json())["eta_family"], family);
     EXPECT_TRUE(ValidateTensors(*ParseModelConfig(file.config_json()), file.tensors()).ok());
-    for (const auto& entry : adapted->tensors()) {
-      EXPECT_EQ(Floats(file, entry.first), Floats(*adapted, entry.first)) << entry.first;
+    for (const auto& entry : adapted.tensors()) {
+      EXPECT_EQ(Floats(file, entry.first), Floats(adapted, entry.first)) << entry.first;
     }
   }
 }
@@ -173,35 +172,33 @@ TEST_F(GgufExportTest, AFileOfAFileIsTheSame) {
     tiny.file.Set("tokenizer.ggml.add_bos_token", true);
     tiny.file.Set("eta.index", "moment");
     tiny.file.Set("tokenizer.ggml.unknown_token_id", uint32_t{0});
-    const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
-    ASSERT_TRUE(first.ok()) << first.status();
-    const Checkpoint second = Exported(*first, GgmlType::kF32);
-    Json config = Json::parse(first->config_json());
+    const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())).value();
+    const Checkpoint second = Exported(first, GgmlType::kF32);
+    Json config = Json::parse(first.config_json());
     Json read = Json::parse(second.config_json());
     for (const char* spelled_out :
          {"eta_sink_blocks", "eta_reads", "eta_special_keys", "eta_block_size"}) {
       EXPECT_EQ(read.erase(spelled_out), 1u);
     }
     EXPECT_EQ(read, config);
-    EXPECT_EQ(second.tokenizer_files().tokenizer_json, first->tokenizer_files().tokenizer_json);
+    EXPECT_EQ(second.tokenizer_files().tokenizer_json, first.tokenizer_files().tokenizer_json);
     EXPECT_EQ(second.tokenizer_files().sentencepiece_model,
-              first->tokenizer_files().sentencepiece_model);
+              first.tokenizer_files().sentencepiece_model);
     EXPECT_EQ(second.tokenizer_files().tokenizer_config_json,
-              first->tokenizer_files().tokenizer_config_json);
-    EXPECT_EQ(second.chat_template(), first->chat_template());
-    EXPECT_EQ(second.generation_config_json(), first->generation_config_json());
-    for (const auto& entry : first->tensors()) {
-      EXPECT_EQ(*second.Read(entry.first), *first->Read(entry.first)) << entry.first;
+              first.tokenizer_files().tokenizer_config_json);
+    EXPECT_EQ(second.chat_template(), first.chat_template());
+    EXPECT_EQ(second.generation_config_json(), first.generation_config_json());
+    for (const auto& entry : first.tensors()) {
+      EXPECT_EQ(*second.Read(entry.first), *first.Read(entry.first)) << entry.first;
     }
   }
 }
 
 TEST_F(GgufExportTest, PiecesAndTheirScoresComeBack) {
   const TinyModel model;
-  const auto folder = Checkpoint::Open(model.path());
-  ASSERT_TRUE(folder.ok());
-  const Checkpoint file = Exported(*folder);
-  const auto wanted = ParsePieceTable(*folder->tokenizer_files().sentencepiece_model);
+  const auto folder = Checkpoint::Open(model.path()).value();
+  const Checkpoint file = Exported(folder);
+  const auto wanted = ParsePieceTable(*folder.tokenizer_files().sentencepiece_model);
   const auto read = ParsePieceTable(*file.tokenizer_files().sentencepiece_model);
   ASSERT_TRUE(wanted.ok() && read.ok()) << read.status();
   ASSERT_EQ(read->pieces.size(), wanted->pieces.size());
@@ -225,22 +222,20 @@ TEST_F(GgufExportTest, RopeScalingComesBack) {
             "beta_fast": 16.0, "beta_slow": 2.0})"}) {
     const TinyModel model({.has_predictor = false});
     Change(model.path(), {{"rope_scaling", Json::parse(scaling)}, {"rope_theta", 500000.0}});
-    const auto folder = Checkpoint::Open(model.path());
-    ASSERT_TRUE(folder.ok());
-    const Checkpoint file = Exported(*folder);
-    EXPECT_EQ(*ParseModelConfig(file.config_json()), *ParseModelConfig(folder->config_json()));
+    const auto folder = Checkpoint::Open(model.path()).value();
+    const Checkpoint file = Exported(folder);
+    EXPECT_EQ(*ParseModelConfig(file.config_json()), *ParseModelConfig(folder.config_json()));
   }
 }
 
 TEST_F(GgufExportTest, TypesAreWhatWasAskedFor) {
   const TinyModel model;
-  const auto folder = Checkpoint::Open(model.path());
-  ASSERT_TRUE(folder.ok());
+  const auto folder = Checkpoint::Open(model.path()).value();
   const std::string name = "model.layers.1.mlp.up_proj.weight";
   for (const auto& [type, dtype] :
        {std::pair(GgmlType::kF16, DType::kFloat16), std::pair(GgmlType::kBF16, DType::kBFloat16),
         std::pair(GgmlType::kF32, DType::kFloat32), std::pair(GgmlType::kQ8_0, DType::kFloat32)}) {
-    const Checkpoint file = Exported(*folder, type);
+    const Checkpoint file = Exported(folder, type);
     EXPECT_EQ(file.tensors().at(name).dtype, dtype);
     EXPECT_EQ(file.tensors().at("model.norm.weight").dtype, DType::kFloat32);
   }
@@ -248,19 +243,17 @@ TEST_F(GgufExportTest, TypesAreWhatWasAskedFor) {
 
 TEST_F(GgufExportTest, ImportedItIsTheSameFolder) {
   const TinyModel model({.index = "outlier", .index_metric = true});
-  const auto folder = Checkpoint::Open(model.path());
-  ASSERT_TRUE(folder.ok());
-  const Checkpoint file = Exported(*folder, GgmlType::kF32);
+  const auto folder = Checkpoint::Open(model.path()).value();
+  const Checkpoint file = Exported(folder, GgmlType::kF32);
   ASSERT_TRUE(WriteCheckpoint(file, Path("imported"), std::nullopt).ok());
-  const auto imported = Checkpoint::Open(Path("imported"));
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  for (const auto& entry : folder->tensors()) {
-    EXPECT_EQ(*imported->Read(entry.first), *folder->Read(entry.first)) << entry.first;
+  const auto imported = Checkpoint::Open(Path("imported")).value();
+  for (const auto& entry : folder.tensors()) {
+    EXPECT_EQ(*imported.Read(entry.first), *folder.Read(entry.first)) << entry.first;
   }
-  ASSERT_NE(imported->index_metric(), nullptr);
-  for (const auto& entry : folder->index_metric()->tensors()) {
-    EXPECT_EQ(*imported->index_metric()->Read(entry.first),
-              *folder->index_metric()->Read(entry.first));
+  ASSERT_NE(imported.index_metric(), nullptr);
+  for (const auto& entry : folder.index_metric()->tensors()) {
+    EXPECT_EQ(*imported.index_metric()->Read(entry.first),
+              *folder.index_metric()->Read(entry.first));
   }
 }
 
@@ -287,9 +280,8 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
 TEST_F(GgufExportTest, PartsOfATokenizerWithoutAKeyAreNamed) {
   TinyGguf tiny;
   UseByteLevelVocabulary(tiny.file);
-  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
-  ASSERT_TRUE(first.ok());
-  const Json json = Json::parse(*first->tokenizer_files().tokenizer_json);
+  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())).value();
+  const Json json = Json::parse(*first.tokenizer_files().tokenizer_json);
   const auto refused = [&](const std::function<void(Json&)>& change, const std::string& cause) {
     Json changed = json;
     change(changed);
@@ -319,9 +311,8 @@ TEST_F(GgufExportTest, PartsOfATokenizerWithoutAKeyAreNamed) {
 TEST_F(GgufExportTest, TheUnknownTokenIsTheModelsOwn) {
   TinyGguf tiny;
   UseByteLevelVocabulary(tiny.file);
-  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
-  ASSERT_TRUE(first.ok());
-  TokenizerFiles files = first->tokenizer_files();
+  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())).value();
+  TokenizerFiles files = first.tokenizer_files();
   files.tokenizer_config_json = R"({"pad_token":"<|pad|>","unk_token":"<tool>"})";
   const auto bytes = [&files](const char* unknown) {
     GgufHead head;
@@ -342,9 +333,8 @@ TEST_F(GgufExportTest, TheUnknownTokenIsTheModelsOwn) {
 TEST_F(GgufExportTest, OtherSpellingsOfTheSameTokenizerAreUnderstood) {
   TinyGguf tiny;
   UseByteLevelVocabulary(tiny.file);
-  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
-  ASSERT_TRUE(first.ok());
-  Json json = Json::parse(*first->tokenizer_files().tokenizer_json);
+  const auto first = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())).value();
+  Json json = Json::parse(*first.tokenizer_files().tokenizer_json);
   GgufHead head;
   GgufTokens tokens;
   ASSERT_TRUE(SetByteLevelKeys(json.dump(), tokens, head).ok());
@@ -367,9 +357,8 @@ TEST_F(GgufExportTest, NumbersThatATypeCannotHoldAreNamed) {
   TinyGguf tiny;
   const float large = 1e6f;
   std::memcpy(tiny.file.At("blk.0.attn_v.weight").data.data(), &large, sizeof(large));
-  const auto checkpoint = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize()));
-  ASSERT_TRUE(checkpoint.ok());
-  ExpectRefused(*checkpoint, "'model.layers.0.self_attn.v_proj.weight': element 0", GgmlType::kF16);
+  const auto checkpoint = Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())).value();
+  ExpectRefused(checkpoint, "'model.layers.0.self_attn.v_proj.weight': element 0", GgmlType::kF16);
 }
 
 }  // namespace

@@ -46,21 +46,18 @@ std::optional<size_t> NoTokenAt(const BpeModel& model, const std::string& text) 
 
 TEST(BpeModel, EarlierMergesComeFirstAndTheLastOfEqualOnesCounts) {
   const std::vector<std::string> tokens = {"a", "b", "c", "ab", "bc", "abc"};
-  const auto first = Make(tokens, {{"a", "b"}, {"b", "c"}, {"ab", "c"}}, {});
-  ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_THAT(Ids(**first, "abcbc"), ElementsAre(5, 4));
-  const auto twice = Make(tokens, {{"a", "b"}, {"b", "c"}, {"a", "b"}}, {});
-  ASSERT_TRUE(twice.ok()) << twice.status();
-  EXPECT_THAT(Ids(**twice, "abc"), ElementsAre(0, 4)) << "a b is now the last merge";
+  const auto first = Make(tokens, {{"a", "b"}, {"b", "c"}, {"ab", "c"}}, {}).value();
+  EXPECT_THAT(Ids(*first, "abcbc"), ElementsAre(5, 4));
+  const auto twice = Make(tokens, {{"a", "b"}, {"b", "c"}, {"a", "b"}}, {}).value();
+  EXPECT_THAT(Ids(*twice, "abc"), ElementsAre(0, 4)) << "a b is now the last merge";
 }
 
 TEST(BpeModel, APieceThatIsATokenNeedsNoMerges) {
   const std::vector<std::string> tokens = {"a", "b", "ab", "abab"};
   BpeOptions options{.ignore_merges = true};
-  const auto model = Make(tokens, {{"a", "b"}}, options);
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_THAT(Ids(**model, "abab"), ElementsAre(3));
-  EXPECT_THAT(Ids(**model, "ababa"), ElementsAre(2, 2, 0));
+  const auto model = Make(tokens, {{"a", "b"}}, options).value();
+  EXPECT_THAT(Ids(*model, "abab"), ElementsAre(3));
+  EXPECT_THAT(Ids(*model, "ababa"), ElementsAre(2, 2, 0));
   options.ignore_merges = false;
   EXPECT_THAT(Ids(**Make(tokens, {{"a", "b"}}, options), "abab"), ElementsAre(2, 2));
 }
@@ -85,25 +82,23 @@ TEST(BpeModel, TellsTheFirstPlaceThatNoTokenStandsFor) {
   for (BpeOptions options :
        {BpeOptions{}, BpeOptions{.byte_level = true}, BpeOptions{.byte_fallback = true},
         BpeOptions{.ignore_merges = true}}) {
-    const auto model = Make(tokens, merges, options);
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(NoTokenAt(**model, "\x04"), 0u);
-    EXPECT_EQ(NoTokenAt(**model, "abb\xC3\xA9x"), 3u) << "not all bytes of it are tokens";
-    EXPECT_EQ(NoTokenAt(**model, words + "x" + words + "x"), words.size());
-    EXPECT_EQ(NoTokenAt(**model, "abab"), std::nullopt) << "the scratch is as before";
+    const auto model = Make(tokens, merges, options).value();
+    EXPECT_EQ(NoTokenAt(*model, "\x04"), 0u);
+    EXPECT_EQ(NoTokenAt(*model, "abb\xC3\xA9x"), 3u) << "not all bytes of it are tokens";
+    EXPECT_EQ(NoTokenAt(*model, words + "x" + words + "x"), words.size());
+    EXPECT_EQ(NoTokenAt(*model, "abab"), std::nullopt) << "the scratch is as before";
   }
 }
 
 TEST(BpeModel, BytesOfACharacterWhereAllOfThemAreThere) {
   const std::vector<std::string> tokens = {"<0xC3>", "<0xA9>", "<unk>", "a"};
   const BpeOptions options{.byte_fallback = true, .fuse_unk = true, .unk_token = "<unk>"};
-  const auto some = Make(tokens, {}, options);
-  ASSERT_TRUE(some.ok());
-  EXPECT_THAT(Ids(**some,
+  const auto some = Make(tokens, {}, options).value();
+  EXPECT_THAT(Ids(*some,
                   "a\xC3\xA9\xC3\xA8"
                   "a"),
               ElementsAre(3, 0, 1, 2, 3));
-  EXPECT_THAT(Ids(**some,
+  EXPECT_THAT(Ids(*some,
                   "\xC3\xA8\xC3\xA9"
                   "a"),
               ElementsAre(0, 1, 2, 3))
@@ -118,10 +113,9 @@ TEST(BpeModel, BytesThatStandForCharacters) {
     tokens.push_back(spelled);
   }
   tokens.push_back(tokens[' '] + "a");
-  const auto model = Make(tokens, {{tokens[' '], "a"}}, {.byte_level = true});
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_THAT(Ids(**model, " a\xC3\xA9 b"), ElementsAre(256, 0xC3, 0xA9, ' ', 'b'));
-  EXPECT_EQ((*model)->max_token_bytes(), 2u);
+  const auto model = Make(tokens, {{tokens[' '], "a"}}, {.byte_level = true}).value();
+  EXPECT_THAT(Ids(*model, " a\xC3\xA9 b"), ElementsAre(256, 0xC3, 0xA9, ' ', 'b'));
+  EXPECT_EQ(model->max_token_bytes(), 2u);
 }
 
 // The definition, by looking for the best pair again and again.
@@ -157,13 +151,12 @@ TEST(BpeModel, DoesWhatTheDefinitionSays) {
       merges.emplace_back(left, right);
     }
     for (const bool byte_level : {false, true}) {
-      const auto model = Make(tokens, merges, {.byte_level = byte_level});
-      ASSERT_TRUE(model.ok()) << model.status();
+      const auto model = Make(tokens, merges, {.byte_level = byte_level}).value();
       for (const size_t size : {1, 5, 40, 200}) {
         std::string text;
         for (size_t i = 0; i < size; ++i) text += static_cast<char>('a' + random() % 4);
         std::vector<std::string> ours;
-        for (const int32_t id : Ids(**model, text, random() % 2 == 0)) {
+        for (const int32_t id : Ids(*model, text, random() % 2 == 0)) {
           ours.push_back(tokens[static_cast<size_t>(id)]);
         }
         EXPECT_EQ(ours, Naive(text, merges)) << text;
@@ -187,13 +180,11 @@ TEST(BpeModel, VocabulariesAndMergesThatMakeNoSense) {
   EXPECT_THAT(error({"a"}, {{"a", ""}}), HasSubstr("merges[0]: one of its parts is empty"))
       << "it would lead back to a";
   EXPECT_THAT(error({"a"}, {}, {.unk_token = "<unk>"}), HasSubstr("unk_token"));
-  const auto twice = ParseTokenizerFile(R"({"model":{"vocab":{"a":1,"b":1}}})");
-  ASSERT_TRUE(twice.ok());
-  EXPECT_THAT(std::string(IndexVocabulary(twice->tables).status().message()),
+  const auto twice = ParseTokenizerFile(R"({"model":{"vocab":{"a":1,"b":1}}})").value();
+  EXPECT_THAT(std::string(IndexVocabulary(twice.tables).status().message()),
               HasSubstr("id 1 is there twice"));
-  const auto same = ParseTokenizerFile(R"({"model":{"vocab":{"a":1,"\u0061":2}}})");
-  ASSERT_TRUE(same.ok());
-  EXPECT_THAT(std::string(IndexVocabulary(same->tables).status().message()),
+  const auto same = ParseTokenizerFile(R"({"model":{"vocab":{"a":1,"\u0061":2}}})").value();
+  EXPECT_THAT(std::string(IndexVocabulary(same.tables).status().message()),
               HasSubstr("token of id 2 is there twice"));
 }
 
