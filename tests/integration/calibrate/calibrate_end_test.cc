@@ -78,9 +78,7 @@ TEST_F(CalibrateEndTest, ACallWithoutADeadlineGetsTheServers) {
   const auto reader = stub_->Calibrate(&context, Request());
   v1::CalibrateResponse message;
   EXPECT_FALSE(reader->Read(&message));
-  const grpc::Status status = reader->Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_THAT(reader->Finish(), FailsWith(StatusCode::DEADLINE_EXCEEDED, "DEADLINE_DECODING"));
   EXPECT_EQ(StoredVersion("legal"), 0);
   Serve();
 }
@@ -147,8 +145,7 @@ TEST_F(StoreBlipTest, ThatOutlastsTheDeadlineIsToldAsBoth) {
   v1::CalibrateResponse message;
   EXPECT_FALSE(reader->Read(&message));
   const grpc::Status status = reader->Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_THAT(status, FailsWith(StatusCode::DEADLINE_EXCEEDED, "DEADLINE_DECODING"));
   EXPECT_NE(status.error_message().find("the profile store cannot be reached"), std::string::npos)
       << status.error_message();
   store_->Fail(absl::OkStatus());
@@ -160,9 +157,7 @@ TEST_F(StoreBlipTest, DoesNotHoldUpADrain) {
   auto call = CalibrateLater(Request());
   AwaitTries();
   server_->Drain();
-  const grpc::Status status = call.get().status;
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(call.get().status, FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
   store_->Fail(absl::OkStatus());
   EXPECT_EQ(StoredVersion("legal"), 0);
   Serve();
@@ -192,9 +187,7 @@ TEST_F(CalibrateEndTest, DrainingEndsACalibrationAndStoresNothing) {
   auto call = CalibrateLater(Request());
   ASSERT_NE(engine_->TakePass(), nullptr);
   server_->Drain();
-  const grpc::Status status = call.get().status;
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(call.get().status, FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
   EXPECT_EQ(StoredVersion("legal"), 0);
   Serve();
 }
@@ -215,9 +208,7 @@ TEST_F(CalibrateEndTest, DrainingEndsACalibrationThatComputesBesideTheEngine) {
   stopped.get_future().wait();
   ExpectRefusal(Request("late"), StatusCode::UNAVAILABLE, "DRAINING");
   end.set_value();
-  const grpc::Status status = call.get().status;
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(call.get().status, FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
   drain.join();
   EXPECT_EQ(StoredVersion("legal"), 0);
   Serve();

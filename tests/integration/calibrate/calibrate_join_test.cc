@@ -273,8 +273,7 @@ TEST_F(CalibrateJoinTest, WhereThoseThatEndHaveEveryThreadTheNextIsToldToWait) {
     status = reader->Finish();
     EXPECT_EQ(records_.Await(++calls).size(), calls);
   }
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "CALIBRATION_BUSY");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "CALIBRATION_BUSY"));
   end.set_value();
   EXPECT_EQ(records_.AwaitCalibrations(calls).size(), calls);
 }

@@ -140,8 +140,7 @@ TEST_F(CalibrateTest, AProfileThatWouldLoseIsNotStored) {
                      {.reason = "PROFILE_LOSES", .metadata = {{"needles_kept", "3"}}});
   };
   const CalibrateOutcome outcome = Calibrate(Request());
-  EXPECT_EQ(outcome.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(outcome.status), "PROFILE_LOSES");
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::FAILED_PRECONDITION, "PROFILE_LOSES"));
   EXPECT_EQ(MetadataOf(outcome.status, "needles_kept"), "3");
   EXPECT_EQ(StoredVersion("legal"), 0);
 }
@@ -177,8 +176,7 @@ TEST_F(CalibrateTest, AFailedRequestIdMayBeUsedAgain) {
   v1::CalibrateRequest request = Request();
   request.set_request_id("once");
   const CalibrateOutcome failed = Calibrate(request);
-  EXPECT_EQ(failed.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(failed.status), "TARGET_UNREACHABLE");
+  EXPECT_THAT(failed.status, FailsWith(StatusCode::FAILED_PRECONDITION, "TARGET_UNREACHABLE"));
   EXPECT_EQ(MetadataOf(failed.status, "nearest"), "0.41");
   EXPECT_EQ(StoredVersion("legal"), 0);
   Work();
@@ -294,8 +292,7 @@ TEST_F(CalibrateTest, MoreThanMayRunAreRefusedUntilOneEnds) {
   auto first = CalibrateLater(Request());
   gate.AwaitStart();
   const CalibrateOutcome refused = Calibrate(Request("code"));
-  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(refused.status), "CALIBRATION_BUSY");
+  EXPECT_THAT(refused.status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "CALIBRATION_BUSY"));
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(refused.status).has_value());
   EXPECT_TRUE(DetailOf<google::rpc::QuotaFailure>(refused.status).has_value());
   ExpectGoodCall();  // requests are served meanwhile
@@ -319,8 +316,7 @@ TEST_F(CalibrateTest, ATenantThatHasItsShareIsRefusedAndOthersAreServed) {
   gate.AwaitStart();
   Work();
   const CalibrateOutcome refused = Calibrate(Request("code"), "acme");
-  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(refused.status), "TENANT_CALIBRATIONS");
+  EXPECT_THAT(refused.status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_CALIBRATIONS"));
   const auto quota = DetailOf<google::rpc::QuotaFailure>(refused.status);
   EXPECT_EQ(quota->violations(0).subject(), "tenant");
   EXPECT_THAT(quota->violations(0).description(), ::testing::StartsWith("max_calibrations: "));
@@ -463,8 +459,7 @@ TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {
   };
   constexpr size_t kMiB = 1 << 20;
   grpc::Status status = exchange(kGenerateMethod, kMiB + 1);
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "MESSAGE_TOO_LARGE");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE"));
   EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(kMiB));
   EXPECT_EQ(exchange(kCalibrateMethod, 8 * kMiB + 1).error_code(), StatusCode::RESOURCE_EXHAUSTED);
   status = exchange("/eta.v1.ProfileService/ImportProfile", 5 * kMiB + 1);
@@ -472,8 +467,7 @@ TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {
   status = exchange("/eta.v1.ProfileService/GetProfile", kMiB + 1);
   EXPECT_EQ(ReasonOf(status), "MESSAGE_TOO_LARGE");
   status = GenericCall(channel_, kCalibrateMethod).Exchange("\xff\xff\xff\xff");
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  EXPECT_THAT(status, FailsWith(StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE"));
   EXPECT_EQ(runs_, 0);
 }
 
@@ -481,8 +475,7 @@ TEST_F(CalibrateTest, AServerWithoutAStoreSaysSo) {
   const auto store = std::move(store_);
   Serve();
   const CalibrateOutcome outcome = Calibrate(Request());
-  EXPECT_EQ(outcome.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(outcome.status), "STORE_NOT_CONFIGURED");
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::FAILED_PRECONDITION, "STORE_NOT_CONFIGURED"));
   EXPECT_THAT(outcome.status.error_message(), HasSubstr("--profile_store"));
   StopServing();
   store_ = std::make_unique<FaultyStore>();
@@ -502,8 +495,7 @@ TEST_F(CalibrateTest, TroubleOfTheStoreIsToldBeforeAnyWorkAndStoresNothing) {
     return Made(job);
   };
   const CalibrateOutcome full = Calibrate(Request());
-  EXPECT_EQ(full.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(full.status), "STORE_FULL");
+  EXPECT_THAT(full.status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "STORE_FULL"));
   EXPECT_FALSE(full.profile.has_value());
   EXPECT_EQ(StoredVersion("legal"), 0);
   ExpectGoodCall();
@@ -515,8 +507,7 @@ TEST_F(CalibrateTest, AFullQuotaIsToldBeforeAnyWork) {
   Serve();
   ASSERT_TRUE(Calibrate(Request()).status.ok());
   const CalibrateOutcome over = Calibrate(Request());
-  EXPECT_EQ(over.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(over.status), "PROFILE_QUOTA");
+  EXPECT_THAT(over.status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "PROFILE_QUOTA"));
   EXPECT_EQ(over.pushback, "-1") << "do not retry";
   EXPECT_EQ(DetailOf<google::rpc::QuotaFailure>(over.status)->violations(0).subject(), "tenant");
   EXPECT_EQ(runs_, 1);

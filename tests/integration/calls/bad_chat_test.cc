@@ -99,8 +99,7 @@ TEST_F(BadChatTest, ChatsThatTheTemplateRefuses) {
   v1::GenerateRequest request = Say("x");
   AddMessage(request, v1::CHAT_ROLE_SYSTEM, "late");
   const grpc::Status refused = server_->Ask(request).status;
-  EXPECT_EQ(refused.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(FieldOf(refused), "chat");
+  EXPECT_THAT(refused, FailsAt(StatusCode::INVALID_ARGUMENT, "chat"));
   EXPECT_THAT(refused.error_message(), HasSubstr("a system message must be the first"));
 
   const grpc::Status late = server_->Ask(Say(std::string(500 << 10, 'x'))).status;
@@ -111,8 +110,7 @@ TEST(BadChatTemplate, OfAModelTurnsChatsOffAlone) {
   ChatServer server({}, {.chat_template = "{% nonsense %}"});
   ASSERT_TRUE(server.server().up());
   const grpc::Status refused = server.Ask(Say("Hello")).status;
-  EXPECT_EQ(refused.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(refused), "CHAT_UNSUPPORTED");
+  EXPECT_THAT(refused, FailsWith(StatusCode::FAILED_PRECONDITION, "CHAT_UNSUPPORTED"));
   EXPECT_THAT(refused.error_message(), HasSubstr("nonsense"));
   v1::GenerateRequest text = Say("");
   text.set_text("Hello");

@@ -99,9 +99,7 @@ TEST_F(BadClientTest, DeadlinesTooShortForTheWork) {
   call.context.set_deadline(system_clock::now() + milliseconds(400));
   call.Start(prompt_of(16'000));
   call.ReadText();
-  const grpc::Status status = call.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
+  EXPECT_THAT(call.Finish(), FailsWith(StatusCode::RESOURCE_EXHAUSTED, "DEADLINE_TOO_SHORT"));
 }
 
 TEST_F(BadClientTest, DeadlinesTooShortForTheWaitForASlot) {
@@ -125,8 +123,7 @@ TEST_F(BadClientTest, DeadlinesTooShortForTheWaitForASlot) {
   ClientCall late(*stub_);
   late.context.set_deadline(system_clock::now() + milliseconds(500));
   const grpc::Status status = late.Refusal(LongAnswer());
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_TOO_SHORT");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "DEADLINE_TOO_SHORT"));
   for (const auto& call : calls) {
     call->context.TryCancel();
     call->ReadText();
@@ -141,8 +138,7 @@ TEST_F(BadClientTest, CallsWithoutADeadlineGetTheServers) {
   while (reader->Read(&message)) {
   }
   const grpc::Status status = reader->Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_THAT(status, FailsWith(StatusCode::DEADLINE_EXCEEDED, "DEADLINE_DECODING"));
   EXPECT_NE(MetadataOf(status, "output_tokens"), "0");
 }
 

@@ -31,8 +31,7 @@ TEST_F(BadInputTest, PromptAndAnswerOverTheContext) {
   for (int i = 0; i < 20000; ++i) request.mutable_token_ids()->add_ids(100);
   request.mutable_stopping()->set_max_tokens(16000);
   const grpc::Status status = Answer(request);
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(ReasonOf(status), "CONTEXT_TOO_LONG");
+  EXPECT_THAT(status, FailsWith(StatusCode::INVALID_ARGUMENT, "CONTEXT_TOO_LONG"));
   EXPECT_EQ(MetadataOf(status, "prompt_tokens"), "20000");
   EXPECT_EQ(MetadataOf(status, "max_tokens"), "16000");
   EXPECT_EQ(MetadataOf(status, "max_context"), "32768");
@@ -161,8 +160,7 @@ TEST_F(BadInputTest, BytesThatAreNoMessage) {
   for (int depth = 0; depth < 120; ++depth) nested = absl::StrCat("\x7b", nested, "\x7c");
   for (const std::string& bytes : {std::string("\xff\xff\xff"), truncated, nested}) {
     const grpc::Status status = GenericCall(channel_, kGenerateMethod).Exchange(bytes);
-    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+    EXPECT_THAT(status, FailsWith(StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE"));
   }
 }
 
@@ -192,9 +190,7 @@ TEST_F(BadInputTest, CallsWithNoMessageOrTwo) {
   none.Start();
   none.SendsDone();
   EXPECT_EQ(none.Read(), std::nullopt);
-  const grpc::Status status = none.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE");
+  EXPECT_THAT(none.Finish(), FailsWith(StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE"));
   Http2Peer peer(*address_);
   ASSERT_TRUE(peer.connected());
   v1::GenerateRequest request = Ask("one");

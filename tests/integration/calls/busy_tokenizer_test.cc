@@ -154,8 +154,7 @@ TEST_F(BusyTokenizer, ATenantThatFloodsIsRefusedAndLeavesRoomForTheOthers) {
   ClientCall refused(*server_->stub);
   NameTenant(refused, "acme");
   const grpc::Status status = refused.Refusal(Ask("Once upon a time"));
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL"));
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
   EXPECT_NE(refused.Trailer("grpc-retry-pushback-ms"), "");
   Begin("other", 2);
@@ -195,9 +194,7 @@ TEST_F(BusyTokenizer, AnEndRefusesWhatWaits) {
   server_.Disarm();
   for (const auto& call : calls_) {
     call->ReadText();
-    const grpc::Status end = call->Finish();
-    EXPECT_EQ(end.error_code(), StatusCode::UNAVAILABLE) << end.error_message();
-    EXPECT_EQ(ReasonOf(end), "DRAINING");
+    EXPECT_THAT(call->Finish(), FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
   }
   EXPECT_EQ(server_->process().AwaitExit().code, 0);
 }
@@ -208,8 +205,7 @@ TEST_F(BusyTokenizer, NoMemoryForTokensRefusesOneCall) {
   ClientCall call(*server_->stub);
   NameTenant(call, "acme");
   const grpc::Status status = call.Refusal(Short(Ask("Once upon a time")));
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
   calls_.clear();
   Begin("acme", 1);
   ExpectAnswers();

@@ -94,8 +94,7 @@ TEST_F(FailpointCall, ADeviceThatIsShortOfMemoryInAStepLosesOneRequest) {
   server_.Arm("engine.step_memory=fail*1");
   younger.ReadText();
   const grpc::Status status = younger.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "DEVICE_ERROR");
+  EXPECT_THAT(status, FailsWith(StatusCode::UNAVAILABLE, "DEVICE_ERROR"));
   EXPECT_GE(std::stoi(MetadataOf(status, "output_tokens")), 1);
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
   older.ReadText();
@@ -276,9 +275,7 @@ TEST(FailpointReload, AFileThatCannotBeReadNowKeepsWhatHeldAndIsReadLater) {
   do {
     server->Generate("");
   } while (server->status.ok() && running.Read().has_delta());
-  EXPECT_EQ(server->status.error_code(), StatusCode::RESOURCE_EXHAUSTED)
-      << server->status.error_message();
-  EXPECT_EQ(ReasonOf(server->status), "TENANT_CALLS");
+  EXPECT_THAT(server->status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_CALLS"));
 }
 
 }  // namespace

@@ -95,8 +95,7 @@ TEST_F(GenerateTest, RefusesCallsWhileMemoryIsShort) {
   Serve(options);
   ClientCall client(*stub_);
   const grpc::Status status = client.Refusal(Ask("hello"));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
   EXPECT_NE(client.Trailer("grpc-retry-pushback-ms"), "");
   EXPECT_EQ(engine_->submissions(), 0);
   folder.Write("memory.current", "500");
@@ -108,23 +107,20 @@ TEST_F(GenerateTest, RefusesModelsAndProfilesThatAreNotThere) {
   v1::GenerateRequest request = Ask("hello");
   request.set_model("another");
   grpc::Status status = ClientCall(*stub_).Refusal(request);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(ReasonOf(status), "MODEL_NOT_FOUND");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::NOT_FOUND, "MODEL_NOT_FOUND"));
   EXPECT_EQ(MetadataOf(status, "served_model"), "puppet");
   EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(status)->resource_name(), "another");
 
   request.set_model("puppet");
   request.mutable_attention()->set_profile("wiki-fast");
   status = ClientCall(*stub_).Refusal(request);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(ReasonOf(status), "PROFILE_NOT_FOUND");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::NOT_FOUND, "PROFILE_NOT_FOUND"));
   EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(status)->resource_name(), "wiki-fast");
 
   for (const std::string name : {"../x", ".hidden", "a b", "x';--", "\xd0\xb0", ""}) {
     request.mutable_attention()->set_profile(name);
     status = ClientCall(*stub_).Refusal(request);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << name;
-    EXPECT_EQ(FieldOf(status), "attention.profile") << name;
+    EXPECT_THAT(status, FailsAt(grpc::StatusCode::INVALID_ARGUMENT, "attention.profile")) << name;
   }
   EXPECT_EQ(engine_->submissions(), 0);
   ExpectGoodCall();
@@ -135,8 +131,7 @@ TEST_F(GenerateTest, TellsWhenToComeBack) {
                             {.reason = "QUEUE_FULL", .retry_after = milliseconds(1000)}));
   ClientCall client(*stub_);
   const grpc::Status status = client.Refusal(Ask("hello"));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL"));
   EXPECT_TRUE(DetailOf<google::rpc::QuotaFailure>(status).has_value());
   const auto retry = DetailOf<google::rpc::RetryInfo>(status);
   ASSERT_TRUE(retry.has_value());
@@ -216,9 +211,7 @@ TEST_F(GenerateTest, TheEngineLearnsTheDeadline) {
   EXPECT_LT(left, milliseconds(5500));
   call->Fail(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed in the queue",
                        {.reason = "DEADLINE_QUEUED"}));
-  const grpc::Status status = client.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_QUEUED");
+  EXPECT_THAT(client.Finish(), FailsWith(grpc::StatusCode::DEADLINE_EXCEEDED, "DEADLINE_QUEUED"));
 }
 
 TEST_F(GenerateTest, ACallWithoutDeadlineLeavesItToTheEngine) {
@@ -245,8 +238,7 @@ TEST_F(GenerateTest, AFailureInTheMiddleCountsWhatWasSaid) {
                        {.reason = "NONFINITE_LOGITS"}));
   EXPECT_EQ(client.ReadText(), "onetwo");
   const grpc::Status status = client.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
-  EXPECT_EQ(ReasonOf(status), "NONFINITE_LOGITS");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::INTERNAL, "NONFINITE_LOGITS"));
   EXPECT_EQ(MetadataOf(status, "output_tokens"), "2");
 }
 

@@ -108,8 +108,7 @@ TEST_F(LimitsTest, CallsOverTheBoundAreRefusedAndOthersAreServed) {
   const int submissions = engine_->submissions();
   const auto third = Call("acme");
   const grpc::Status status = third->Refusal(AskFor(10));
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "TENANT_CALLS");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_CALLS"));
   EXPECT_EQ(MetadataOf(status, "limit"), "2");
   const auto quota = DetailOf<google::rpc::QuotaFailure>(status);
   ASSERT_TRUE(quota.has_value());
@@ -146,8 +145,7 @@ TEST_F(LimitsTest, TokensOverTheBudgetAreRefusedWithTheTimeToWait) {
 
   const auto second = Call("acme");
   const grpc::Status status = second->Refusal(AskFor(95));
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "TENANT_TOKENS");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_TOKENS"));
   EXPECT_EQ(MetadataOf(status, "tokens"), "101");
   EXPECT_THAT(DetailOf<google::rpc::QuotaFailure>(status)->violations(0).description(),
               StartsWith("tokens_per_second: "));
@@ -167,8 +165,7 @@ TEST_F(LimitsTest, TokensOverTheBudgetAreRefusedWithTheTimeToWait) {
 TEST_F(LimitsTest, ACallThatNeverFitsIsToldSo) {
   const auto client = Call("acme");
   const grpc::Status status = client->Refusal(AskFor(995));
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "TENANT_TOKENS");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_TOKENS"));
   EXPECT_THAT(DetailOf<google::rpc::QuotaFailure>(status)->violations(0).description(),
               StartsWith("burst_tokens: "));
   EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(status).has_value());
@@ -328,8 +325,7 @@ TEST_F(LimitsTest, CalibrateTakesItsSamplesAndGivesBackWhatNeverBegan) {
     return request;
   };
   CalibrateOutcome outcome = Calibrate(samples(100), "calibrator");  // 101 tokens
-  EXPECT_EQ(outcome.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(outcome.status), "TENANT_TOKENS");
+  EXPECT_THAT(outcome.status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_TOKENS"));
   EXPECT_EQ(outcome.pushback, "-1");
   EXPECT_EQ(runs_, 0);
 

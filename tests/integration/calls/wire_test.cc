@@ -19,8 +19,7 @@ class WireTest : public ServiceTest {
   }
   void ExpectMalformed(const std::string& bytes, const std::string& what) {
     const grpc::Status status = SendBytes(bytes);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << what;
-    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE") << what;
+    EXPECT_THAT(status, FailsWith(grpc::StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE")) << what;
     EXPECT_EQ(engine_->submissions(), 0) << what;
   }
 };
@@ -48,8 +47,7 @@ TEST_F(WireTest, APromptThatIsNotUtf8IsInvalid) {
   for (const std::string bad :
        {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "x\xe2\x82"}) {
     const grpc::Status status = SendBytes(Ask(bad).SerializeAsString());
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(FieldOf(status), "text");
+    EXPECT_THAT(status, FailsAt(grpc::StatusCode::INVALID_ARGUMENT, "text"));
   }
   ExpectGoodCall();
 }

@@ -168,9 +168,7 @@ TEST_F(FrontTest, TheServersErrorsKeepTheirDetails) {
   v1::GenerateRequest request = AnswerThrough(4);
   request.mutable_sampling()->set_temperature(-1);
   ClientCall call(*stub_);
-  const grpc::Status status = call.Refusal(request);
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(FieldOf(status), "sampling.temperature");
+  EXPECT_THAT(call.Refusal(request), FailsAt(StatusCode::INVALID_ARGUMENT, "sampling.temperature"));
   EXPECT_EQ(front_->RefusalLog(), "") << "the server logs what it refuses";
 }
 

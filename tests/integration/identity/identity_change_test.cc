@@ -129,8 +129,7 @@ TEST_F(IdentityTest, AWatchEndsOnceItsKeyMayNoLongerWatch) {
     return watch->Finish();
   };
   const grpc::Status without_role = end_after([](json& key) { key["roles"] = {"generate"}; });
-  EXPECT_EQ(without_role.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(ReasonOf(without_role), "ROLE_REQUIRED");
+  EXPECT_THAT(without_role, FailsWith(grpc::StatusCode::PERMISSION_DENIED, "ROLE_REQUIRED"));
 
   for (json& key : file_["api_keys"]) {
     if (key["id"] == KeyOfRole(Role::kStats)) key["roles"] = {"stats"};

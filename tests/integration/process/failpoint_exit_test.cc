@@ -55,12 +55,10 @@ TEST_P(FailpointDevice, ThatIsLostEndsTheProcess) {
   server.Arm(std::string(GetParam()) + "=fail*1 drain=delay:2000");  // time for the checks below
   running.ReadText();
   const grpc::Status status = running.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::INTERNAL) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "DEVICE_ERROR");
+  EXPECT_THAT(status, FailsWith(StatusCode::INTERNAL, "DEVICE_ERROR"));
   EXPECT_NE(MetadataOf(status, "output_tokens"), "");
   server->Generate("");
-  EXPECT_EQ(server->status.error_code(), StatusCode::UNAVAILABLE) << server->status.error_message();
-  EXPECT_EQ(ReasonOf(server->status), "DEVICE_ERROR");
+  EXPECT_THAT(server->status, FailsWith(StatusCode::UNAVAILABLE, "DEVICE_ERROR"));
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server->status).has_value());
   EXPECT_EQ(readiness.Next(), HealthStatus::NOT_SERVING);
   const ServerProcess::Exit exit = server->process().AwaitExit();
@@ -90,9 +88,7 @@ TEST_P(FailpointMemory, ShortInAStepEndsTheProcess) {
   server.Arm(std::string(GetParam()) + "=bad_alloc*1");
   for (ClientCall* call : {&one, &two}) {
     call->ReadText();
-    const grpc::Status status = call->Finish();
-    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-    EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+    EXPECT_THAT(call->Finish(), FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
   }
   server->Generate("");
   EXPECT_EQ(server->status.error_code(), StatusCode::UNAVAILABLE) << server->status.error_message();
@@ -197,8 +193,7 @@ TEST_F(FailpointExit, ACommitThatFailsIsNotAcknowledgedAndEndsTheProcess) {
     EXPECT_EQ(readiness.Next(), HealthStatus::SERVING);
     server.Arm("store.before_commit=fail");
     server->Import(server->Export("legal"));
-    EXPECT_EQ(server->status.error_code(), StatusCode::INTERNAL);
-    EXPECT_EQ(ReasonOf(server->status), "STORE_IO_ERROR");
+    EXPECT_THAT(server->status, FailsWith(StatusCode::INTERNAL, "STORE_IO_ERROR"));
     EXPECT_EQ(readiness.Next(), HealthStatus::NOT_SERVING);
     const ServerProcess::Exit exit = server->process().AwaitExit();
     EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;

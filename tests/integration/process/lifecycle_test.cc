@@ -210,8 +210,7 @@ TEST_F(LifecycleTest, DrainLetsRunningCallsFinishAndRefusesNewOnes) {
   EXPECT_TRUE(Becomes("readiness", kNotServing));
   EXPECT_EQ(Check("liveness"), kServing);
   grpc::Status status = ClientCall(*stub_).Refusal(Ask("me too"));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::UNAVAILABLE, "DRAINING"));
   call->Say("done");
   call->Finish();
   EXPECT_EQ(running.ReadText(), "done");

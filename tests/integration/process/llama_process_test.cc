@@ -104,8 +104,7 @@ TEST_P(LlamaProcessTest, IsCalibratedOverTheWireAndServedSparse) {
   temper.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
   for (const v1::CalibrateRequest* request : {&match, &dynamic, &z, &recall, &temper}) {
     EXPECT_FALSE(server.Calibrate(*request).has_value());
-    EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-    EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+    EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "UNSUPPORTED_BY_MODEL"));
   }
 
   // Without a target: as sparse as full attention's perplexity allows.
@@ -144,8 +143,7 @@ TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   server.Import(ProfileToJson(*profile).value());
   ASSERT_TRUE(server.status.ok()) << server.status.error_message();
   server.Generate(Prompt(), "constants");
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "PROFILE_MISMATCH"));
   EXPECT_EQ(MetadataOf(server.status, "mismatch"), "thresholds");
   server.Generate(Prompt(), "keys");
   EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
@@ -162,8 +160,7 @@ TEST(LlamaProfileTest, RelativeThresholdsNeedAnIndexOfOutliers) {
   request.mutable_target()->set_union_density(0.7);
   EXPECT_FALSE(server.Calibrate(request).has_value());
   EXPECT_EQ(server.progress, 0);
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "UNSUPPORTED_BY_MODEL");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "UNSUPPORTED_BY_MODEL"));
   server.Generate(Prompt(), "");
   EXPECT_TRUE(server.status.ok()) << "a good call afterwards: " << server.status.error_message();
 }

@@ -46,8 +46,7 @@ class MemoryLevelTest : public CalibrateTest {
                             folder_.path() + "/memory.current");
   }
   void ExpectRefused(const grpc::Status& status, const std::string& pressure) {
-    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+    EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
     EXPECT_EQ(MetadataOf(status, "pressure"), pressure);
     EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
   }
@@ -107,8 +106,7 @@ TEST_F(MemoryLevelTest, TheCostliestAnswerEndsAndSaysSo) {
   large_call->Fail(absl::CancelledError("cancelled"));
   EXPECT_EQ(large.ReadText(), "");
   const grpc::Status status = large.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ReasonOf(status), "MEMORY_PRESSURE");
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
   EXPECT_EQ(MetadataOf(status, "output_tokens"), "1");
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
   EXPECT_EQ(records_.Await(1).front().reason, "MEMORY_PRESSURE");

@@ -123,8 +123,7 @@ TEST_F(MemoryProcessTest, WhereItIsCriticalTheAnswerThatRunsEnds) {
   EXPECT_TRUE(Squeeze(0.985, v1::PRESSURE_CRITICAL));
   running.ReadText();
   const grpc::Status ended = running.Finish();
-  EXPECT_EQ(ended.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << ended.error_message();
-  EXPECT_EQ(ReasonOf(ended), "MEMORY_PRESSURE");
+  EXPECT_THAT(ended, FailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "MEMORY_PRESSURE"));
   EXPECT_NE(MetadataOf(ended, "output_tokens"), "");
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(ended).has_value());
   EXPECT_GE(Pressure().streams_ended(), 1);

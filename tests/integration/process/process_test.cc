@@ -129,15 +129,13 @@ TEST(Process, DrainsOnTheFirstSignalAndHurriesOnTheSecond) {
     late.ReadText();
     status = late.Finish();
   } while (status.ok());
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::UNAVAILABLE, "DRAINING"));
   EXPECT_TRUE(server.Running());
 
   server.Signal(SIGTERM);
   EXPECT_NE(running.ReadText(), "");
   status = running.Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::UNAVAILABLE, "DRAINING"));
   EXPECT_EQ(server.AwaitExit().code, 0);
 }
 

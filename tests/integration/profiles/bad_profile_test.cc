@@ -114,8 +114,8 @@ TEST_F(BadProfileTest, MessagesOverTheLimitOfTheirMethod) {
 TEST_F(BadProfileTest, UnknownProfilesVersionsAndAliasesAreNotFound) {
   for (const std::string reference : {"absent", "good@7", "good@stable"}) {
     server_->Generate(reference);
-    EXPECT_EQ(server_->status.error_code(), StatusCode::NOT_FOUND) << reference;
-    EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
+    EXPECT_THAT(server_->status, FailsWith(StatusCode::NOT_FOUND, "PROFILE_NOT_FOUND"))
+        << reference;
     server_->Get(reference);
     EXPECT_EQ(ReasonOf(server_->status), "PROFILE_NOT_FOUND");
   }
@@ -174,8 +174,7 @@ TEST_F(BadProfileTest, AProfileOfAnotherSchemaWaitsForItsBuild) {
   for (const char schema : {'\5', '\7'}) {
     record[4] = schema;
     const grpc::Status status = StatusWith("newer", record);
-    EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION) << status.error_message();
-    EXPECT_EQ(ReasonOf(status), "PROFILE_SCHEMA_MISMATCH");
+    EXPECT_THAT(status, FailsWith(StatusCode::FAILED_PRECONDITION, "PROFILE_SCHEMA_MISMATCH"));
   }
 }
 
@@ -188,9 +187,7 @@ TEST_F(BadProfileTest, StoredThresholdsThatAreNoNumbersAreDataLoss) {
   for (size_t i = 0; i < 4; ++i) {
     record[record.size() - kDigestSize - 1 - 4 + i] = static_cast<char>(bits >> (8 * i));
   }
-  const grpc::Status status = StatusWith("odd", record);
-  EXPECT_EQ(status.error_code(), StatusCode::DATA_LOSS) << status.error_message();
-  EXPECT_EQ(ReasonOf(status), "PROFILE_CORRUPT");
+  EXPECT_THAT(StatusWith("odd", record), FailsWith(StatusCode::DATA_LOSS, "PROFILE_CORRUPT"));
   EXPECT_EQ(StatusWith("odd", sound).error_code(), StatusCode::OK)
       << "the way there changes nothing";
 }
@@ -237,8 +234,7 @@ TEST_F(BadProfileTest, CalibrationsOfWhatTheModelDoesNotDoCostNothing) {
   request.mutable_target()->set_retained_mass(0.95);
   EXPECT_FALSE(server_->Calibrate(request).has_value());
   EXPECT_EQ(server_->progress, 0);
-  EXPECT_EQ(server_->status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server_->status), "UNSUPPORTED_BY_MODEL");
+  EXPECT_THAT(server_->status, FailsWith(StatusCode::FAILED_PRECONDITION, "UNSUPPORTED_BY_MODEL"));
   EXPECT_THAT(server_->status.error_message(), HasSubstr("this model predicts thresholds"));
 }
 
@@ -247,8 +243,7 @@ TEST_F(BadProfileTest, ARetrievalThatIsNotKeptStoresNothing) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_min_retrieval(1.0);
   EXPECT_FALSE(server_->Calibrate(request).has_value());
-  EXPECT_EQ(server_->status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server_->status), "TARGET_UNREACHABLE");
+  EXPECT_THAT(server_->status, FailsWith(StatusCode::FAILED_PRECONDITION, "TARGET_UNREACHABLE"));
   EXPECT_EQ(MetadataOf(server_->status, "target"), "1");
   EXPECT_LT(std::stod(MetadataOf(server_->status, "nearest")), 1.0);
   server_->Get("legal");
@@ -313,8 +308,7 @@ TEST_F(BadProfileTest, OfTwoCalibrationsOfOneVersionOneIsStored) {
   v1::CalibrateRequest stale = SmallCalibration("legal");
   stale.set_expected_version(2);
   server_->Calibrate(stale);
-  EXPECT_EQ(server_->status.error_code(), StatusCode::ABORTED);
-  EXPECT_EQ(ReasonOf(server_->status), "VERSION_MISMATCH");
+  EXPECT_THAT(server_->status, FailsWith(StatusCode::ABORTED, "VERSION_MISMATCH"));
   EXPECT_FALSE(DetailOf<google::rpc::RetryInfo>(server_->status).has_value());
   EXPECT_EQ(MetadataOf(server_->status, "present_version"), "1");
 }
@@ -349,8 +343,7 @@ TEST_F(BadProfileTest, PromotionsAndDeletionsThatMakeNoSenseChangeNothing) {
   EXPECT_EQ(MetadataOf(behind, "present_version"), "2");
   removal.set_version(2);
   const grpc::Status named = Call(&Stub::DeleteProfileVersion, removal);
-  EXPECT_EQ(named.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(named), "VERSION_HAS_ALIAS");
+  EXPECT_THAT(named, FailsWith(StatusCode::FAILED_PRECONDITION, "VERSION_HAS_ALIAS"));
   EXPECT_EQ(MetadataOf(named, "alias"), "stable");
   EXPECT_THAT(server_->Versions("good"), ::testing::ElementsAre(2, 1));
   EXPECT_EQ(server_->Get("good").version(), 2);
@@ -370,8 +363,7 @@ TEST_F(BadProfileTest, ARequestIdIsOfOneRequest) {
   request.set_offset(0.25f);
   for (const v1::CalibrateRequest& other : {request, staged}) {
     EXPECT_FALSE(server_->Calibrate(other).has_value());
-    EXPECT_EQ(server_->status.error_code(), StatusCode::ALREADY_EXISTS);
-    EXPECT_EQ(ReasonOf(server_->status), "REQUEST_ID_REUSED");
+    EXPECT_THAT(server_->status, FailsWith(StatusCode::ALREADY_EXISTS, "REQUEST_ID_REUSED"));
   }
   request.set_request_id(std::string("a\0b", 3));
   EXPECT_EQ(CalibrateField(request), "request_id");

@@ -75,8 +75,7 @@ class BusyStoreTest : public ProfileServiceTest {
       if (status.ok()) {
         ++served;
       } else {
-        EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-        EXPECT_EQ(ReasonOf(status), "QUEUE_FULL");
+        EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL"));
       }
     }
     calls_[tenant].clear();

@@ -140,9 +140,7 @@ TEST_F(ClockJump, NeitherFillsNorEmptiesATokenBudget) {
     const int64_t before = TokensLeft();
     ASSERT_NO_FATAL_FAILURE(ShiftAndAwait(shift));
     EXPECT_NEAR(TokensLeft(), before, 2);
-    const grpc::Status status = Generate(200);
-    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(ReasonOf(status), "TENANT_TOKENS");
+    EXPECT_THAT(Generate(200), FailsWith(StatusCode::RESOURCE_EXHAUSTED, "TENANT_TOKENS"));
     EXPECT_TRUE(Generate(4).ok());
   }
   server_->process().Signal(SIGTERM);

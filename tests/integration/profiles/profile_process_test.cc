@@ -102,8 +102,7 @@ TEST_F(ProfileProcessTest, AFolderOfFilesIsReadAndNotWritten) {
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
   EXPECT_EQ(server.Generate("legal").profile_version(), 1) << server.status.error_message();
   EXPECT_FALSE(server.Calibrate(SmallCalibration("code")).has_value());
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "STORE_READ_ONLY");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "STORE_READ_ONLY"));
   EXPECT_EQ(server.progress, 0) << "told before any work";
   server.Import(json);
   EXPECT_EQ(ReasonOf(server.status), "STORE_READ_ONLY");
@@ -125,8 +124,7 @@ TEST_F(ProfileProcessTest, AProfileOfAnotherModelIsRefusedByNameOfWhatDiffers) {
     server.Import(*ProfileToJson({.name = "foreign", .version = 1, .content = content}));
     ASSERT_TRUE(server.status.ok()) << server.status.error_message();
     server.Generate("foreign");
-    EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-    EXPECT_EQ(ReasonOf(server.status), "PROFILE_MISMATCH");
+    EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "PROFILE_MISMATCH"));
     EXPECT_EQ(MetadataOf(server.status, "mismatch"), what);
     EXPECT_EQ(MetadataOf(server.status, "profile"), profile);
     EXPECT_EQ(MetadataOf(server.status, "served"), served);
@@ -211,8 +209,7 @@ TEST_F(ProfileProcessTest, ATargetThatCannotBeMetSaysWhatCanAndStoresNothing) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.mutable_target()->set_union_density(0.01);
   EXPECT_FALSE(server.Calibrate(request).has_value());
-  EXPECT_EQ(server.status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(server.status), "TARGET_UNREACHABLE");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::FAILED_PRECONDITION, "TARGET_UNREACHABLE"));
   EXPECT_GT(std::stod(MetadataOf(server.status, "nearest")), 0.01);
   server.Get("legal");
   EXPECT_EQ(ReasonOf(server.status), "PROFILE_NOT_FOUND");
@@ -232,9 +229,7 @@ TEST_F(ProfileProcessTest, ASignalEndsACalibrationAndNothingIsStored) {
     EXPECT_TRUE(message.has_progress());
     server.process().Signal(SIGTERM);
     while (reader->Read(&message)) EXPECT_FALSE(message.has_profile());
-    const grpc::Status status = reader->Finish();
-    EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-    EXPECT_EQ(ReasonOf(status), "DRAINING");
+    EXPECT_THAT(reader->Finish(), FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
     EXPECT_EQ(server.process().AwaitExit().code, 0);
   }
   Replica server(model_.path(), store_);

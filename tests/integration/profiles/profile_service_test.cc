@@ -83,8 +83,7 @@ TEST_F(ProfileServiceTest, ListsByPages) {
   request.Clear();
   request.set_page_size(-1);
   status = Call(&Stub::ListProfiles, request, page);
-  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(FieldOf(status), "page_size");
+  EXPECT_THAT(status, FailsAt(StatusCode::INVALID_ARGUMENT, "page_size"));
   for (const int size : {0, 1001, std::numeric_limits<int>::max()}) {
     request.set_page_size(size);
     EXPECT_TRUE(Call(&Stub::ListProfiles, request, page).ok()) << size;
@@ -188,8 +187,7 @@ TEST_F(ProfileServiceTest, OneVersionIsDeletedUnlessAnAliasNamesIt) {
   request.set_version(2);
   v1::DeleteProfileVersionResponse response;
   const grpc::Status named = Call(&Stub::DeleteProfileVersion, request, response);
-  EXPECT_EQ(named.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(named), "VERSION_HAS_ALIAS");
+  EXPECT_THAT(named, FailsWith(StatusCode::FAILED_PRECONDITION, "VERSION_HAS_ALIAS"));
   EXPECT_EQ(MetadataOf(named, "alias"), "stable");
   ASSERT_TRUE(SetAlias(AliasRequest("stable", 1)).ok());
   ASSERT_TRUE(Call(&Stub::DeleteProfileVersion, request, response).ok());
@@ -366,8 +364,7 @@ TEST_F(ProfileServiceTest, TroubleOfTheStoreIsPassedOnAndHealthStays) {
                          {.reason = "STORE_CORRUPT"}));
   v1::Profile profile;
   const grpc::Status status = Call(&Stub::GetProfile, GetRequest("legal"), profile);
-  EXPECT_EQ(status.error_code(), StatusCode::DATA_LOSS);
-  EXPECT_EQ(ReasonOf(status), "STORE_CORRUPT");
+  EXPECT_THAT(status, FailsWith(StatusCode::DATA_LOSS, "STORE_CORRUPT"));
   GenericCall health(channel_, "/grpc.health.v1.Health/Check");
   health.Start();
   ASSERT_TRUE(health.Send(""));
@@ -384,8 +381,7 @@ TEST_F(ProfileServiceTest, BytesThatAreNoRequestAreInvalid) {
         "DeleteProfileVersion", "DeleteProfile", "ImportProfile", "ExportProfile"}) {
     const grpc::Status status =
         GenericCall(channel_, "/eta.v1.ProfileService/" + method).Exchange("\xff\xff\xff\xff");
-    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << method;
-    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE") << method;
+    EXPECT_THAT(status, FailsWith(StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE")) << method;
   }
 }
 
@@ -394,8 +390,7 @@ TEST_F(ProfileServiceTest, AServerWithoutAStoreSaysSo) {
   Serve();
   v1::Profile profile;
   const grpc::Status status = Call(&Stub::GetProfile, GetRequest("legal"), profile);
-  EXPECT_EQ(status.error_code(), StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ReasonOf(status), "STORE_NOT_CONFIGURED");
+  EXPECT_THAT(status, FailsWith(StatusCode::FAILED_PRECONDITION, "STORE_NOT_CONFIGURED"));
   StopServing();
   store_ = std::make_unique<FaultyStore>();
   Serve();

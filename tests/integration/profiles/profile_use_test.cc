@@ -55,8 +55,7 @@ TEST_F(ProfileUseTest, AProfileIsUsedByNameVersionAndAliasRightAfterItsAnswer) {
   for (const std::string reference : {"legal@3", "legal@next", "code"}) {
     generate.mutable_attention()->set_profile(reference);
     const grpc::Status status = ClientCall(*stub_).Refusal(generate);
-    EXPECT_EQ(status.error_code(), StatusCode::NOT_FOUND);
-    EXPECT_EQ(ReasonOf(status), "PROFILE_NOT_FOUND");
+    EXPECT_THAT(status, FailsWith(StatusCode::NOT_FOUND, "PROFILE_NOT_FOUND"));
     EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(status)->resource_name(), reference);
   }
   for (const std::string reference :
@@ -115,9 +114,7 @@ TEST_F(ProfileUseTest, TenantsAreNamedByAHeaderAndSeeTheirOwn) {
   EXPECT_EQ(foreign.error_details(), unknown.error_details());
 
   for (const std::string& bad : {std::string(), std::string("two words"), std::string(256, 'x')}) {
-    const grpc::Status status = generate("legal", bad);
-    EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
-    EXPECT_EQ(ReasonOf(status), "TENANT_REQUIRED");
+    EXPECT_THAT(generate("legal", bad), FailsWith(StatusCode::UNAUTHENTICATED, "TENANT_REQUIRED"));
   }
   ClientCall twice(*stub_);
   twice.context.AddMetadata(kTenantHeader, "acme");
@@ -152,8 +149,7 @@ TEST_F(ProfileUseTest, GenerateGoesOnWithAStoreThatIsDown) {
   EXPECT_TRUE(client.Finish().ok());
   request.mutable_attention()->set_profile("never-loaded");
   const grpc::Status status = ClientCall(*stub_).Refusal(request);
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "STORE_UNAVAILABLE");
+  EXPECT_THAT(status, FailsWith(StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE"));
   EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status).has_value());
 }
 

@@ -69,9 +69,7 @@ TEST_F(FailingDiskTest, AFullOneRefusesAndRecoversWithoutARestart) {
   v1::CalibrateRequest request = SmallCalibration("legal");
   request.set_request_id("once");
   EXPECT_FALSE(server->Calibrate(request).has_value());
-  EXPECT_EQ(server->status.error_code(), StatusCode::RESOURCE_EXHAUSTED)
-      << server->status.error_message();
-  EXPECT_EQ(ReasonOf(server->status), "STORE_FULL");
+  EXPECT_THAT(server->status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "STORE_FULL"));
   EXPECT_EQ(server->Generate("legal").profile_version(), 1) << server->status.error_message();
   Mend();
   const auto profile = server->Calibrate(request);
@@ -108,8 +106,7 @@ TEST_P(FailingDisk, EndsTheProcessWhichLosesNothingAcknowledged) {
 
     Fail(GetParam());
     server.Import(json);
-    EXPECT_EQ(server.status.error_code(), StatusCode::INTERNAL) << server.status.error_message();
-    EXPECT_EQ(ReasonOf(server.status), "STORE_IO_ERROR");
+    EXPECT_THAT(server.status, FailsWith(StatusCode::INTERNAL, "STORE_IO_ERROR"));
     EXPECT_NE(running.ReadText(), "");
     EXPECT_TRUE(running.Finish().ok()) << "what runs may end";
     const ServerProcess::Exit exit = server.process().AwaitExit();
@@ -136,8 +133,7 @@ TEST_F(StoreProcessTest, AStoreWhoseFileIsTakenAwayEndsTheProcess) {
   const std::string json = server.Export("legal");
   std::filesystem::rename(store_, store_ + ".away");
   server.Import(json);
-  EXPECT_EQ(server.status.error_code(), StatusCode::UNAVAILABLE) << server.status.error_message();
-  EXPECT_EQ(ReasonOf(server.status), "STORE_FAILED");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::UNAVAILABLE, "STORE_FAILED"));
   const ServerProcess::Exit exit = server.process().AwaitExit();
   EXPECT_EQ(exit.code, kExitStoreFailed) << exit.errors;
 }
@@ -162,8 +158,7 @@ TEST_F(StoreProcessTest, ADamagedProfileIsDataLossAndHurtsNoOther) {
   Replica server(model_.path(), store_, {"--default_profile", "legal"});
   ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
   server.Generate("legal");
-  EXPECT_EQ(server.status.error_code(), StatusCode::DATA_LOSS) << server.status.error_message();
-  EXPECT_EQ(ReasonOf(server.status), "PROFILE_CORRUPT");
+  EXPECT_THAT(server.status, FailsWith(StatusCode::DATA_LOSS, "PROFILE_CORRUPT"));
   const v1::AttentionUsed without = server.Generate("");
   EXPECT_TRUE(server.status.ok()) << server.status.error_message();
   EXPECT_EQ(without.mode(), v1::ATTENTION_MODE_DYNAMIC) << "no other profile is taken";
@@ -219,8 +214,7 @@ TEST_F(StoreProcessTest, ServersShareProfilesByPostgresAndGoOnWithoutIt) {
   for (Replica* server : {&one, &two}) {
     EXPECT_TRUE(uses(*server, 1)) << server->status.error_message();
     EXPECT_FALSE(server->Calibrate(SmallCalibration("code")).has_value());
-    EXPECT_EQ(server->status.error_code(), StatusCode::UNAVAILABLE);
-    EXPECT_EQ(ReasonOf(server->status), "STORE_UNAVAILABLE");
+    EXPECT_THAT(server->status, FailsWith(StatusCode::UNAVAILABLE, "STORE_UNAVAILABLE"));
     EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(server->status).has_value());
     EXPECT_EQ(server->progress, 0) << "told before any work";
     server->Generate("never-loaded");

@@ -50,9 +50,7 @@ TEST_F(AdminServiceTest, SetsTheLevelOfTheLog) {
   EXPECT_EQ(response_.previous_level(), v1::LOG_LEVEL_DEBUG);
   EXPECT_EQ(log_->level(), LogLevel::kError);
   for (const auto bad : {v1::LOG_LEVEL_UNSPECIFIED, static_cast<v1::LogLevel>(99)}) {
-    const grpc::Status status = Set(bad);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(FieldOf(status), "level");
+    EXPECT_THAT(Set(bad), FailsAt(grpc::StatusCode::INVALID_ARGUMENT, "level"));
   }
   EXPECT_EQ(log_->level(), LogLevel::kError);
 }
@@ -63,8 +61,7 @@ TEST_F(AdminServiceTest, IsForTheOperatorOnly) {
   options.admin_tenants = {"ops"};
   Serve(options);
   grpc::Status status = Set(v1::LOG_LEVEL_DEBUG, "customer");
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(ReasonOf(status), "ADMIN_REQUIRED");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::PERMISSION_DENIED, "ADMIN_REQUIRED"));
   status = Set(v1::LOG_LEVEL_DEBUG);
   EXPECT_EQ(ReasonOf(status), "TENANT_REQUIRED");
   EXPECT_EQ(log_->level(), LogLevel::kInfo);

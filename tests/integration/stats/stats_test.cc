@@ -167,8 +167,7 @@ TEST_F(StatsTest, AnotherTenantsFiguresAreRefusedBeforeTheyAreTaken) {
   request.set_tenant("other");
   v1::Stats stats;
   const grpc::Status status = Get(request, stats, "user");
-  EXPECT_EQ(status.error_code(), StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(ReasonOf(status), "ADMIN_REQUIRED");
+  EXPECT_THAT(status, FailsWith(StatusCode::PERMISSION_DENIED, "ADMIN_REQUIRED"));
   EXPECT_EQ(Get(v1::StatsRequest(), stats).error_code(), StatusCode::UNAUTHENTICATED);
   v1::WatchStatsRequest watch;
   watch.set_tenant("other");
@@ -243,8 +242,7 @@ TEST_F(StatsTest, AnIntervalOutOfBoundsIsRefused) {
     WatchCall call(*stub, Every(interval));
     EXPECT_FALSE(call.Read()) << interval.count();
     const grpc::Status status = call.Finish();
-    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << interval.count();
-    EXPECT_EQ(FieldOf(status), "interval");
+    EXPECT_THAT(status, FailsAt(StatusCode::INVALID_ARGUMENT, "interval")) << interval.count();
   }
 }
 
@@ -252,8 +250,7 @@ TEST_F(StatsTest, AMessageThatDoesNotParseIsRefused) {
   for (const std::string method : {"Stats", "WatchStats"}) {
     GenericCall call(NewChannel(), "/eta.v1.EtaService/" + method);
     const grpc::Status status = call.Exchange("\xff\xff");
-    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << method;
-    EXPECT_EQ(ReasonOf(status), "MALFORMED_MESSAGE") << method;
+    EXPECT_THAT(status, FailsWith(StatusCode::INVALID_ARGUMENT, "MALFORMED_MESSAGE")) << method;
   }
 }
 
@@ -283,9 +280,7 @@ TEST_F(StatsTest, StreamsAreBounded) {
   {
     WatchCall call(*stub, Every(seconds(60)), "other");
     EXPECT_FALSE(call.Read());
-    const grpc::Status status = call.Finish();
-    EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(ReasonOf(status), "WATCHERS_FULL");
+    EXPECT_THAT(call.Finish(), FailsWith(StatusCode::RESOURCE_EXHAUSTED, "WATCHERS_FULL"));
   }
   Get("ops");  // one answer is always to be had
   calls.front()->context.TryCancel();
@@ -334,9 +329,7 @@ TEST_F(StatsTest, TheDrainCanBeWatchedToItsEnd) {
   running->Finish();
   while (watch.Read()) {
   }
-  const grpc::Status status = watch.Finish();
-  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  EXPECT_THAT(watch.Finish(), FailsWith(StatusCode::UNAVAILABLE, "DRAINING"));
   drain.join();
   generate.ReadText();
   EXPECT_TRUE(generate.Finish().ok());

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
@@ -36,6 +37,19 @@ inline std::string MetadataOf(const grpc::Status& status, const std::string& key
 inline std::string FieldOf(const grpc::Status& status) {
   const auto bad = DetailOf<google::rpc::BadRequest>(status);
   return bad && bad->field_violations_size() == 1 ? bad->field_violations(0).field() : "";
+}
+
+// A call that failed with this code and reason, or this code and field; says how it failed else.
+MATCHER_P2(FailsWith, code, reason, "") {
+  *result_listener << "code " << arg.error_code() << ", reason '" << ReasonOf(arg)
+                   << "': " << arg.error_message();
+  return arg.error_code() == code && ReasonOf(arg) == reason;
+}
+
+MATCHER_P2(FailsAt, code, field, "") {
+  *result_listener << "code " << arg.error_code() << ", field '" << FieldOf(arg)
+                   << "': " << arg.error_message();
+  return arg.error_code() == code && FieldOf(arg) == field;
 }
 
 }  // namespace eta::testing

@@ -265,8 +265,7 @@ void LiveSystem::PassDeadline() {
   v1::GenerateResponse message;
   while (reader->Read(&message)) continue;
   const grpc::Status status = reader->Finish();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(ReasonOf(status), "DEADLINE_DECODING");
+  EXPECT_THAT(status, FailsWith(grpc::StatusCode::DEADLINE_EXCEEDED, "DEADLINE_DECODING"));
 }
 
 void LiveSystem::PlayRound() {

@@ -93,8 +93,7 @@ class CalibrateTest : public ServiceTest {
                      const std::string& reason) {
     const int runs = runs_;
     const CalibrateOutcome outcome = Calibrate(request);
-    EXPECT_EQ(outcome.status.error_code(), code) << outcome.status.error_message();
-    EXPECT_EQ(ReasonOf(outcome.status), reason);
+    EXPECT_THAT(outcome.status, FailsWith(code, reason));
     EXPECT_FALSE(outcome.profile.has_value());
     EXPECT_EQ(runs_, runs) << "no work is done";
   }
@@ -104,8 +103,7 @@ class CalibrateTest : public ServiceTest {
     change(request);
     const int runs = runs_;
     const CalibrateOutcome outcome = Calibrate(request);
-    EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << field;
-    EXPECT_EQ(FieldOf(outcome.status), field) << outcome.status.error_message();
+    EXPECT_THAT(outcome.status, FailsAt(grpc::StatusCode::INVALID_ARGUMENT, field)) << field;
     EXPECT_EQ(runs_, runs) << field;
   }
   void ExpectGoodCalibration() {
