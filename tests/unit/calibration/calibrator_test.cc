@@ -20,6 +20,7 @@
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 
@@ -409,8 +410,7 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
     CalibrationJob job = Judged(kind, 1000.0);
     job.samples.resize(40);  // 10 documents of 79 tokens
     const auto result = RunJob(OnGated(), job);
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(GetErrorDetail(result.status()).field, "samples");
+    EXPECT_THAT(result.status(), FailsOn(absl::StatusCode::kInvalidArgument, "samples"));
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("at least 1024 tokens"));
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
   }
@@ -636,8 +636,7 @@ TEST(Calibrate, ATextWithNoPlaceForNeedlesPromisesNothing) {
   EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.single_needles.has_value());
   job.min_retrieval = 0.95;
   const auto refused = RunJob(OnGated(), job);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
+  EXPECT_THAT(refused.status(), FailsOn(absl::StatusCode::kInvalidArgument, "samples"));
 }
 
 // bad input: Calibrate | `min_retrieval` with samples too short, or of too few tokens, to hide
@@ -647,8 +646,7 @@ TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
   job.sequence_tokens = kMinSequenceBlocks * 16;
   job.min_retrieval = 0.95;
   const auto refused = RunJob(OnGated(), job);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(GetErrorDetail(refused.status()).field, "samples");
+  EXPECT_THAT(refused.status(), FailsOn(absl::StatusCode::kInvalidArgument, "samples"));
   job.min_retrieval.reset();
   EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.multi_needles.has_value());
 }
@@ -661,8 +659,7 @@ TEST(Calibrate, EachKindOfThresholdsTakesItsOwn) {
     CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
     change(job);
     const absl::Status status = RunJob(engine, job).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_BY_MODEL");
+    EXPECT_THAT(status, FailsFor(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_BY_MODEL"));
     return GetErrorDetail(status).field;
   };
   using J = CalibrationJob;

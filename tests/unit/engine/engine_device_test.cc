@@ -77,8 +77,7 @@ TEST_F(DeviceTest, AStickyErrorFailsWhatRunsAndRefusesWhatComes) {
   EXPECT_TRUE(engine->Snapshot().device_lost);
   EXPECT_EQ(engine->Snapshot().blocks_used, 0);
   const auto refused = Ask(*engine, Greedy(Prompt(10, 9), 1));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status));
-  EXPECT_EQ(Reason(refused.status), "DEVICE_ERROR");
+  EXPECT_THAT(refused.status, FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
   EXPECT_TRUE(GetErrorDetail(refused.status).retry_after);
   engine->Drain(Clock::now() + milliseconds(100));
 }
@@ -95,8 +94,7 @@ TEST_F(DeviceTest, AStepWithoutMemoryCostsTheLatestRequestAndNothingElse) {
   second->WaitForIds(3);
   faults_[0]->FailNextFinish(absl::ResourceExhaustedError("scratch"));
   const auto gone = second->Wait();
-  EXPECT_TRUE(absl::IsUnavailable(gone.status)) << gone.status;
-  EXPECT_EQ(Reason(gone.status), "DEVICE_ERROR");
+  EXPECT_THAT(gone.status, FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
   EXPECT_TRUE(GetErrorDetail(gone.status).retry_after);
   EXPECT_EQ(gone.so_far.output_tokens, static_cast<int32_t>(gone.ids.size()));
   const auto kept = first->Wait();
@@ -126,14 +124,12 @@ TEST_F(DeviceTest, ADeviceThatIsTooSmallSaysHowMuchWasWantedAndHowMuchIsFree) {
   EngineOptions options = OptionsFor(model_);
   faults_[0]->memory = 1000;
   absl::Status status = Open(options, faults_[0]).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("weights"));
+  EXPECT_THAT(status, FailsSaying(absl::StatusCode::kResourceExhausted, "weights"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("bytes are free"));
   faults_[0]->memory = int64_t{100} << 20;
   options.kv_pool_bytes = int64_t{200} << 20;
   status = Open(options, faults_[0]).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("209715200 bytes"));
+  EXPECT_THAT(status, FailsSaying(absl::StatusCode::kResourceExhausted, "209715200 bytes"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("kv_pool_bytes"));
   options.kv_pool_bytes = 100;
   EXPECT_TRUE(absl::IsInvalidArgument(Open(options, faults_[0]).status()));
@@ -294,8 +290,7 @@ TEST_F(DeviceTest, WhereOneDeviceIsLostTheOtherGoesOn) {
   first->WaitForIds(2);
   second->WaitForIds(2);
   faults_[0]->Break(absl::InternalError("device lost"));
-  EXPECT_TRUE(absl::IsInternal(first->Wait().status));
-  EXPECT_EQ(Reason(first->Wait().status), "DEVICE_ERROR");
+  EXPECT_THAT(first->Wait().status, FailsFor(absl::StatusCode::kInternal, "DEVICE_ERROR"));
   EXPECT_EQ(second->Wait().ids.size(), 1000u);
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_TRUE(Ask(*engine, Greedy(Prompt(300, 1), 5)).finished) << "also what the lost one knew";
@@ -307,8 +302,7 @@ TEST_F(DeviceTest, WhereOneDeviceIsLostTheOtherGoesOn) {
   WaitUntilIdle(*engine);
   EXPECT_TRUE(engine->Snapshot().device_lost);
   const auto refused = Ask(*engine, Greedy(Prompt(300, 3), 5));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status));
-  EXPECT_EQ(Reason(refused.status), "DEVICE_ERROR");
+  EXPECT_THAT(refused.status, FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
 }
 
 TEST_F(DeviceTest, ARouterMakesNobodyGiveWayWhileAnotherDeviceHasRoom) {

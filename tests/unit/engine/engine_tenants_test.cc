@@ -166,8 +166,7 @@ TEST_F(EngineTenantsTest, AFullQueueRefusesTheNewestOfWhoeverHasMost) {
 
   const auto other = Submit(*engine, Of("b", Greedy(Prompt(10, 10), 1)));
   const auto gone = flood[3]->Wait();
-  EXPECT_TRUE(absl::IsResourceExhausted(gone.status)) << gone.status;
-  EXPECT_EQ(Reason(gone.status), "QUEUE_FULL");
+  EXPECT_THAT(gone.status, FailsFor(absl::StatusCode::kResourceExhausted, "QUEUE_FULL"));
   EXPECT_TRUE(GetErrorDetail(gone.status).retry_after.has_value());
   EXPECT_TRUE(gone.started.empty());
   const auto second = Submit(*engine, Of("b", Greedy(Prompt(10, 11), 1)));

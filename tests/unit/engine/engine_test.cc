@@ -315,11 +315,9 @@ TEST_F(EngineTest, ADeadlineEndsARequestInTheQueueAndInTheAnswer) {
   behind.deadline = Clock::now() + milliseconds(50);
   const auto queued = Submit(*engine, behind);
   const auto late = queued->Wait();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status)) << late.status;
-  EXPECT_EQ(Reason(late.status), "DEADLINE_QUEUED");
+  EXPECT_THAT(late.status, FailsFor(absl::StatusCode::kDeadlineExceeded, "DEADLINE_QUEUED"));
   const auto answer = decoding->Wait();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status));
-  EXPECT_EQ(Reason(answer.status), "DEADLINE_DECODING");
+  EXPECT_THAT(answer.status, FailsFor(absl::StatusCode::kDeadlineExceeded, "DEADLINE_DECODING"));
   EXPECT_FALSE(answer.ids.empty());
   WaitUntilIdle(*engine);
   EXPECT_EQ(engine->Snapshot().blocks_used, 0);
@@ -356,8 +354,7 @@ TEST_F(EngineTest, ADeadlineThatCannotBeMetIsRefusedAtOnce) {
   Request hurried = Greedy(Prompt(4000, 101), 1);
   hurried.deadline = Clock::now() + milliseconds(30);
   const auto refused = Ask(*engine, hurried);
-  EXPECT_TRUE(absl::IsResourceExhausted(refused.status)) << refused.status;
-  EXPECT_EQ(Reason(refused.status), "DEADLINE_TOO_SHORT");
+  EXPECT_THAT(refused.status, FailsFor(absl::StatusCode::kResourceExhausted, "DEADLINE_TOO_SHORT"));
   EXPECT_TRUE(GetErrorDetail(refused.status).retry_after);
   EXPECT_TRUE(refused.started.empty());
   engine->Drain(Clock::now());
@@ -389,12 +386,10 @@ TEST_F(EngineTest, TheQueueIsBoundedByRequestsAndByTokens) {
   const auto first = Submit(*engine, Greedy(Prompt(100, 2), 1));
   const auto second = Submit(*engine, Greedy(Prompt(100, 3), 1));
   const auto tokens = Ask(*engine, Greedy(Prompt(100, 4), 1));
-  EXPECT_TRUE(absl::IsResourceExhausted(tokens.status));
-  EXPECT_EQ(Reason(tokens.status), "TOKEN_BUDGET");
+  EXPECT_THAT(tokens.status, FailsFor(absl::StatusCode::kResourceExhausted, "TOKEN_BUDGET"));
   const auto third = Submit(*engine, Greedy(Prompt(10, 5), 1));
   const auto full = Ask(*engine, Greedy(Prompt(10, 6), 1));
-  EXPECT_TRUE(absl::IsResourceExhausted(full.status));
-  EXPECT_EQ(Reason(full.status), "QUEUE_FULL");
+  EXPECT_THAT(full.status, FailsFor(absl::StatusCode::kResourceExhausted, "QUEUE_FULL"));
   EXPECT_TRUE(GetErrorDetail(full.status).retry_after);
   engine->Drain(Clock::now());
   for (const auto& recorder : {running, first, second, third}) {
@@ -413,9 +408,7 @@ TEST_F(EngineTest, ASlowReaderIsPausedThenCutOffAndItsBatchMatesGoOn) {
   slow->SetCongested(true);
   const auto mate = Ask(*engine, Greedy(Prompt(20, 2), 50));
   EXPECT_EQ(mate.ids.size(), 50u);
-  const auto cut = slow->Wait();
-  EXPECT_TRUE(absl::IsResourceExhausted(cut.status));
-  EXPECT_EQ(Reason(cut.status), "SLOW_CONSUMER");
+  EXPECT_THAT(slow->Wait().status, FailsFor(absl::StatusCode::kResourceExhausted, "SLOW_CONSUMER"));
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15)) << "not at its deadline";
 
   const auto recovered = std::make_shared<testing::Recorder>();
@@ -450,8 +443,7 @@ TEST_F(EngineTest, OneSequencesNanIsItsOwn) {
       *engine, {Greedy(Prompt(60, 2), 30), Greedy(poisoned_prompt, 30), Greedy(Prompt(10, 3), 30)});
   EXPECT_EQ(answers[0].ids.size(), 30u);
   EXPECT_EQ(answers[2].ids.size(), 30u);
-  EXPECT_TRUE(absl::IsInternal(answers[1].status)) << answers[1].status;
-  EXPECT_EQ(Reason(answers[1].status), "NONFINITE_LOGITS");
+  EXPECT_THAT(answers[1].status, FailsFor(absl::StatusCode::kInternal, "NONFINITE_LOGITS"));
   // The poisoned prompt's blocks may be shared by their key, never by anyone else.
   EXPECT_EQ(Ask(*engine, Greedy(Prompt(60, 2), 30)).ids, answers[0].ids);
 }
@@ -459,8 +451,7 @@ TEST_F(EngineTest, OneSequencesNanIsItsOwn) {
 TEST_F(EngineTest, MoreThanThePoolCanHoldIsRefusedWithBothNumbers) {
   const auto engine = Start(testing::WithBlocks(OptionsFor(model_), 10));
   const auto answer = Ask(*engine, Greedy(Prompt(100, 1), 61));
-  EXPECT_TRUE(absl::IsResourceExhausted(answer.status));
-  EXPECT_EQ(Reason(answer.status), "KV_POOL_TOO_SMALL");
+  EXPECT_THAT(answer.status, FailsFor(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL"));
   EXPECT_EQ(GetErrorDetail(answer.status).metadata.at("pool_tokens"), "160");
   EXPECT_EQ(Ask(*engine, Greedy(Prompt(100, 1), 60)).ids.size(), 60u) << "what just fits, runs";
 }
@@ -468,8 +459,7 @@ TEST_F(EngineTest, MoreThanThePoolCanHoldIsRefusedWithBothNumbers) {
 TEST_F(EngineTest, ContextIsNeverCutSilently) {
   const auto engine = Start(OptionsFor(model_));
   const auto answer = Ask(*engine, Greedy(Prompt(4000, 1), 97));
-  EXPECT_TRUE(absl::IsInvalidArgument(answer.status));
-  EXPECT_EQ(Reason(answer.status), "CONTEXT_TOO_LONG");
+  EXPECT_THAT(answer.status, FailsFor(kInvalid, "CONTEXT_TOO_LONG"));
   EXPECT_THAT(std::string(answer.status.message()), HasSubstr("4000"));
   EXPECT_THAT(std::string(answer.status.message()), HasSubstr("4096"));
 }
@@ -527,8 +517,7 @@ TEST_F(EngineTest, AModelWithoutATokenizerIsServedByIds) {
     Request changed = request;
     change(changed);
     const absl::Status refused = Ask(*engine, changed).status;
-    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-    EXPECT_EQ(Reason(refused), "UNSUPPORTED_BY_MODEL");
+    EXPECT_THAT(refused, FailsFor(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_BY_MODEL"));
     EXPECT_THAT(std::string(refused.message()), HasSubstr(sentence));
     EXPECT_THAT(std::string(refused.message()), HasSubstr("tokenizer.json"));
   }
@@ -541,8 +530,7 @@ TEST_F(EngineTest, DrainingFinishesWhatRunsAndRefusesWhatComes) {
   engine->Drain(Clock::now() + std::chrono::minutes(1));
   EXPECT_EQ(running->Wait().ids.size(), 60u);
   const auto refused = Ask(*engine, Greedy(Prompt(20, 1), 60));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status));
-  EXPECT_EQ(Reason(refused.status), "DRAINING");
+  EXPECT_THAT(refused.status, FailsFor(absl::StatusCode::kUnavailable, "DRAINING"));
 }
 
 class StepCounter : public Observer {

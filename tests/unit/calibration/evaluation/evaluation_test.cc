@@ -15,6 +15,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/calibration/evaluation_fixture.h"
 #include "tests/testing/engine/tokenizer_json.h"
 
@@ -178,8 +179,7 @@ TEST_F(WindowsTest, WhatNoTokenStandsForIsNamedWithItsDocument) {
   for (auto* const read : {&ReadWindows, &ReadDocumentWindows}) {
     const auto source = TextSource::Open(path);
     const absl::Status status = (*read)(**source, *tokenizer, 1, 0, kMaxTextTokens).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_EQ(GetErrorDetail(status).field, "text");
+    EXPECT_THAT(status, FailsOn(kInvalid, "text"));
     EXPECT_EQ(status.message(),
               "text: document 2: the model's vocabulary has no token for character U+0063, at "
               "offset 2");
@@ -232,8 +232,7 @@ TEST_F(WindowsTest, NoMoreTextIsHeldThanMayBe) {
     const size_t tokens = all.size() * 4;
     EXPECT_TRUE(held(0, tokens).ok());
     const auto over = held(0, tokens - 1);
-    EXPECT_EQ(over.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(GetErrorDetail(over.status()).field, "text");
+    EXPECT_THAT(over.status(), FailsOn(absl::StatusCode::kInvalidArgument, "text"));
     EXPECT_THAT(over.status().message(), HasSubstr(std::to_string(tokens - 1)));
   }
 }

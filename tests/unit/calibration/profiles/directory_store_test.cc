@@ -50,8 +50,7 @@ TEST_F(DirectoryStore, WritesAreRefusedNamingTheStore) {
         store->SetAlias(kAcme, {"legal", "stable", 1, {}}),
         store->Promote(kAcme, {.name = "legal", .version = 1}),
         store->DeleteVersion(kAcme, "legal", 1), store->Delete(kAcme, "x", {})}) {
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-    EXPECT_EQ(GetErrorDetail(status).reason, "STORE_READ_ONLY");
+    EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "STORE_READ_ONLY"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("dir:"));
   }
 }

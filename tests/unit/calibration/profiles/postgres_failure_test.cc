@@ -32,8 +32,7 @@ TEST_F(PostgresFailure, AKilledServerIsUnavailableAndComesBack) {
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   server_->Kill();
   const absl::Status down = store->Get(kAcme, "legal", Newest()).status();
-  EXPECT_EQ(down.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(Reason(down), "STORE_UNAVAILABLE");
+  EXPECT_THAT(down, FailsFor(StatusCode::kUnavailable, "STORE_UNAVAILABLE"));
   EXPECT_TRUE(GetErrorDetail(down).retry_after.has_value());
   EXPECT_EQ(store->Put(kAcme, MakePut("legal", 2)).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(store->Health().code(), StatusCode::kUnavailable);
@@ -124,10 +123,8 @@ TEST_F(PostgresFailure, ALostAnswerToCommitIsResolvedByTheRequestId) {
   EXPECT_EQ(store->Put(kAcme, WithRequest(MakePut("legal", 1, 0), "r1")).value()->version, 1);
 
   relay.Arm(PostgresRelay::kCutBefore);
-  const absl::Status unknown =
-      store->Put(kAcme, WithRequest(MakePut("legal", 2, 1), "r2")).status();
-  EXPECT_EQ(unknown.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(Reason(unknown), "OUTCOME_UNKNOWN");
+  EXPECT_THAT(store->Put(kAcme, WithRequest(MakePut("legal", 2, 1), "r2")).status(),
+              FailsFor(StatusCode::kUnavailable, "OUTCOME_UNKNOWN"));
   EXPECT_EQ((*store->Put(kAcme, WithRequest(MakePut("legal", 2, 1), "r2")))->version, 2);
 
   relay.Arm(PostgresRelay::kCutAfter);

@@ -74,8 +74,7 @@ TEST_F(PostgresSilence, ASilentServerIsUnavailableAndComesBack) {
   ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
   relay_->Silence();
   for (const absl::Status& status : {Get(*store), Put(*store, "")}) {
-    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
-    EXPECT_EQ(Reason(status), "STORE_UNAVAILABLE");
+    EXPECT_THAT(status, FailsFor(StatusCode::kUnavailable, "STORE_UNAVAILABLE"));
     EXPECT_TRUE(GetErrorDetail(status).retry_after.has_value());
   }
   EXPECT_EQ(store->Health().code(), StatusCode::kUnavailable);

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/profiles/profile_case.h"
 
@@ -114,8 +115,7 @@ TEST(ProfileBlob, AnotherSchemaIsFailedPrecondition) {
   for (const int schema : {1, kProfileSchemaVersion - 1, kProfileSchemaVersion + 1}) {
     blob[4] = static_cast<char>(schema);
     const absl::Status status = DecodeProfile(Resealed(blob)).status();
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-    EXPECT_EQ(GetErrorDetail(status).reason, "PROFILE_SCHEMA_MISMATCH");
+    EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "PROFILE_SCHEMA_MISMATCH"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("version ", schema)));
   }
 }
@@ -149,8 +149,7 @@ TEST(ProfileBlob, BadValuesUnderAGoodChecksumAreDataLoss) {
       changed[blob.size() - 64 - 1 - 4 + i] = static_cast<char>(bits >> (8 * i));
     }
     const absl::Status status = DecodeProfile(Resealed(changed)).status();
-    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("thresholds[1][2]"));
+    EXPECT_THAT(status, FailsSaying(StatusCode::kDataLoss, "thresholds[1][2]"));
   }
   // Every other byte, resealed: refused or a record that is sound and encodes to these very bytes.
   for (size_t i = 0; i + 64 < blob.size(); ++i) {
@@ -449,8 +448,7 @@ TEST(ProfileJson, EveryFieldIsNeededAndNoOtherIsTaken) {
     auto wrong = whole;
     wrong[key] = value.is_boolean() ? nlohmann::ordered_json(1) : nlohmann::ordered_json(true);
     const absl::Status status = ProfileFromJson(wrong.dump()).status();
-    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << key;
-    EXPECT_EQ(GetErrorDetail(status).field, key);
+    EXPECT_THAT(status, FailsOn(StatusCode::kInvalidArgument, key)) << key;
     std::string twice = whole.dump();
     twice.insert(1, "\"" + key + "\":0,");
     EXPECT_THAT(std::string(ProfileFromJson(twice).status().message()), HasSubstr(key));

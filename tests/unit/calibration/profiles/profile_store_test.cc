@@ -65,8 +65,7 @@ TEST_P(ReadStoreTest, UnknownAndForeignAreTheSameError) {
   place_.SeedAlias("acme", "legal", "stable", 1);
   const auto store = place_.Open();
   const absl::Status unknown = store->Get(kAcme, "missing", Newest()).status();
-  EXPECT_EQ(unknown.code(), StatusCode::kNotFound);
-  EXPECT_EQ(Reason(unknown), "PROFILE_NOT_FOUND");
+  EXPECT_THAT(unknown, FailsFor(StatusCode::kNotFound, "PROFILE_NOT_FOUND"));
   const auto expect_same = [&](const absl::Status& status) {
     EXPECT_EQ(status, unknown);
     EXPECT_EQ(status.ToString(), unknown.ToString());
@@ -219,8 +218,7 @@ TEST_P(WriteStoreTest, ExpectedVersions) {
   EXPECT_EQ(Reason(store->Put(kAcme, MakePut("legal", 1, 1)).status()), "VERSION_MISMATCH");
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 1, 0)))->version, 1);
   const absl::Status taken = store->Put(kAcme, MakePut("legal", 2, 0)).status();
-  EXPECT_EQ(taken.code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(Reason(taken), "PROFILE_EXISTS");
+  EXPECT_THAT(taken, FailsFor(StatusCode::kAlreadyExists, "PROFILE_EXISTS"));
   EXPECT_EQ((*store->Put(kAcme, MakePut("legal", 2, 1)))->version, 2);
   const absl::Status stale = store->Put(kAcme, MakePut("legal", 3, 1)).status();
   EXPECT_EQ(stale.code(), StatusCode::kAborted);
@@ -246,8 +244,7 @@ TEST_P(WriteStoreTest, RequestIdsAreIdempotent) {
   EXPECT_EQ(store->ListVersions(kAcme, "legal", {})->profiles.size(), 1u);
   again.payload_digest = std::string(64, '2');
   const absl::Status reused = store->Put(kAcme, again).status();
-  EXPECT_EQ(reused.code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(Reason(reused), "REQUEST_ID_REUSED");
+  EXPECT_THAT(reused, FailsFor(StatusCode::kAlreadyExists, "REQUEST_ID_REUSED"));
   PutProfile renamed = put;
   renamed.name = "medical";
   EXPECT_EQ(Reason(store->Put(kAcme, renamed).status()), "REQUEST_ID_REUSED");
@@ -372,8 +369,7 @@ TEST_P(WriteStoreTest, Quotas) {
   auto store = place_.Open(options);
   for (uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(store->Put(kAcme, MakePut("a", i)).ok());
   const absl::Status over = store->Put(kAcme, MakePut("b", 1)).status();
-  EXPECT_EQ(over.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(Reason(over), "PROFILE_QUOTA");
+  EXPECT_THAT(over, FailsFor(StatusCode::kResourceExhausted, "PROFILE_QUOTA"));
   EXPECT_EQ(GetErrorDetail(over).metadata["limit"], "3");
   EXPECT_TRUE(store->Put(kOther, MakePut("b", 1)).ok());
   ASSERT_TRUE(store->Delete(kAcme, "a", {}).ok());

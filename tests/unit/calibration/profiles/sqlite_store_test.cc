@@ -73,9 +73,7 @@ TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteTo
   EXPECT_TRUE(open().ok());
   EXPECT_EQ(Mode(folder), 0700u);
   chmod(folder.c_str(), 01777);
-  const absl::Status status = open().status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Reason(status), "STORE_PERMISSIONS");
+  EXPECT_THAT(open().status(), FailsFor(StatusCode::kFailedPrecondition, "STORE_PERMISSIONS"));
 }
 
 // bad input: Store | SQLite file that is not ours | exit code 2; the file is kept |
@@ -83,9 +81,7 @@ TEST_F(SqliteStore, AFolderIsMadeForTheOwnerAloneAndRefusedIfEveryUserMayWriteTo
 TEST_F(SqliteStore, ForeignFilesAreRefusedAndKept) {
   SqliteClient{path_}("CREATE TABLE diary (entry TEXT); INSERT INTO diary VALUES ('x')");
   const std::string foreign = ReadFile(path_);
-  const absl::Status status = Open().status();
-  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_EQ(Reason(status), "STORE_CORRUPT");
+  EXPECT_THAT(Open().status(), FailsFor(StatusCode::kDataLoss, "STORE_CORRUPT"));
   EXPECT_EQ(ReadFile(path_), foreign);
 
   for (const std::string& text : {std::string("hello"), std::string(8192, 'x'),
@@ -248,8 +244,7 @@ TEST_F(SqliteStore, ALockedFileIsUnavailableForWritersOnly) {
   auto other = std::make_unique<SqliteClient>(path_);
   (*other)("BEGIN IMMEDIATE");
   const absl::Status busy = store->Put(kAcme, MakePut("legal", 2)).status();
-  EXPECT_EQ(busy.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(Reason(busy), "STORE_BUSY");
+  EXPECT_THAT(busy, FailsFor(StatusCode::kUnavailable, "STORE_BUSY"));
   EXPECT_TRUE(GetErrorDetail(busy).retry_after.has_value());
   EXPECT_TRUE(store->Get(kAcme, "legal", Newest()).ok());
   other.reset();

@@ -68,8 +68,7 @@ TEST_P(QuarantineTest, ADamagedBlobIsItsOwnTroubleAlone) {
   for (const ProfileSelector& selector :
        {ProfileSelector(Newest()), ProfileSelector(int64_t{2}), ProfileSelector("stable")}) {
     const absl::Status status = store->Get(kAcme, "b", selector).status();
-    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-    EXPECT_EQ(Reason(status), "PROFILE_CORRUPT");
+    EXPECT_THAT(status, FailsFor(StatusCode::kDataLoss, "PROFILE_CORRUPT"));
   }
   EXPECT_EQ((*store->Get(kAcme, "b", int64_t{1}))->content, MakeContent(1));
   EXPECT_TRUE(store->Get(kAcme, "a", Newest()).ok());
@@ -83,8 +82,7 @@ TEST_P(QuarantineTest, ADamagedBlobIsItsOwnTroubleAlone) {
   EXPECT_THAT(marked, ::testing::ElementsAre("a", "b!", "c"));
   EXPECT_FALSE(store->List(kOther, {})->profiles[0].corrupt);
   const absl::Status health = store->Health();
-  EXPECT_EQ(health.code(), StatusCode::kDataLoss);
-  EXPECT_EQ(Reason(health), "PROFILE_CORRUPT");
+  EXPECT_THAT(health, FailsFor(StatusCode::kDataLoss, "PROFILE_CORRUPT"));
   EXPECT_EQ(GetErrorDetail(health).metadata["profiles"], "1");
   EXPECT_THAT(health.ToString(), Not(HasSubstr("acme")));
 
@@ -198,8 +196,7 @@ TEST_P(QuarantineTest, AProfileOfAnotherSchemaIsFailedPrecondition) {
   Execute(absl::StrCat("UPDATE eta_profiles SET record = x'", hex, "'"),
           absl::StrCat("UPDATE eta_profiles SET record = '\\x", hex, "'"));
   const absl::Status status = store->Get(kAcme, "legal", Newest()).status();
-  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Reason(status), "PROFILE_SCHEMA_MISMATCH");
+  EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "PROFILE_SCHEMA_MISMATCH"));
   EXPECT_TRUE(store->Health().ok());
 }
 

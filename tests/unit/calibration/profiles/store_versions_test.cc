@@ -173,8 +173,7 @@ TEST_P(StagedVersionTest, AVersionThatAnAliasNamesIsNotDeleted) {
   for (const uint32_t seed : {1u, 2u, 3u}) Put(seed);
   ASSERT_TRUE(store_->SetAlias(kAcme, {"legal", "stable", 3, 0}).ok());
   const absl::Status named = store_->DeleteVersion(kAcme, "legal", 3);
-  EXPECT_EQ(named.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Reason(named), "VERSION_HAS_ALIAS");
+  EXPECT_THAT(named, FailsFor(StatusCode::kFailedPrecondition, "VERSION_HAS_ALIAS"));
   EXPECT_EQ(GetErrorDetail(named).metadata["alias"], "stable");
   EXPECT_THAT(Versions(), ElementsAre(3, 2, 1));
   ASSERT_TRUE(store_->SetAlias(kAcme, {"legal", "stable", 1, 3}).ok());

@@ -7,12 +7,11 @@
 #include "engine/base/input_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta {
 namespace {
-
-using ::testing::HasSubstr;
 
 class OutputFileTest : public ::testing::Test {
  protected:
@@ -56,8 +55,7 @@ TEST_F(OutputFileTest, WhatTheSystemSaysIsTold) {
   // A device that is always full.
   std::filesystem::create_symlink("/dev/full", folder_.path() + "/full.partial");
   const absl::Status full = WriteWholeFile(folder_.path() + "/full", "text");
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(full.message()), HasSubstr("No space left"));
+  EXPECT_THAT(full, FailsSaying(absl::StatusCode::kResourceExhausted, "No space left"));
 }
 
 }  // namespace

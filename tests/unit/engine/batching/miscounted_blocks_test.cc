@@ -5,6 +5,7 @@
 #include "engine/base/error.h"
 #include "engine/batching/block_pool.h"
 #include "kernels/system/failpoint.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"
@@ -51,8 +52,7 @@ TEST(SequenceWithoutTokens, CostsItselfAlone) {
   request.id = "1";
   engine.Submit(request);
   for (int step = 0; step < 8; ++step) ASSERT_TRUE(engine.Step().ok());
-  EXPECT_TRUE(absl::IsInternal(engine.failure(0))) << engine.failure(0);
-  EXPECT_EQ(GetErrorDetail(engine.failure(0)).reason, "INTERNAL_ERROR");
+  EXPECT_THAT(engine.failure(0), FailsFor(absl::StatusCode::kInternal, "INTERNAL_ERROR"));
   EXPECT_TRUE(engine.failure(1).ok()) << engine.failure(1);
   EXPECT_EQ(engine.ids(1).size(), 4u) << "it has the slot at once";
   EXPECT_EQ(engine.dispatcher().pool().num_used(), 0);
@@ -123,8 +123,7 @@ class MiscountedBlocks : public ::testing::Test {
       ++blocks;
       size_t failed = 0;
       const auto fails = [&](const absl::Status& status) {
-        EXPECT_TRUE(absl::IsInternal(status)) << status;
-        EXPECT_EQ(GetErrorDetail(status).reason, "INTERNAL_ERROR");
+        EXPECT_THAT(status, FailsFor(absl::StatusCode::kInternal, "INTERNAL_ERROR"));
         ++failed;
       };
       for (size_t i = 0; i < kRequests; ++i) {

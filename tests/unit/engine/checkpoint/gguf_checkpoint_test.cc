@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -74,9 +75,8 @@ TEST_F(GgufCheckpointTest, TensorsThatDoNotFitHaveHuggingFacesNames) {
   const auto checkpoint = Checkpoint::Open(path_).value();
   const absl::Status status =
       ValidateTensors(*ParseModelConfig(checkpoint.config_json()), checkpoint.tensors());
-  EXPECT_EQ(status.code(), kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("'model.layers.1.mlp.up_proj.weight' is missing"));
+  EXPECT_THAT(status,
+              FailsSaying(kFailedPrecondition, "'model.layers.1.mlp.up_proj.weight' is missing"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("has shape [96, 64], expected [95, 64]"));
 }
 
@@ -96,9 +96,8 @@ TEST_F(GgufCheckpointTest, OnlyListedDigestsAreAccepted) {
 // bad input: GGUF | writable by every user, or in such a folder | FAILED_PRECONDITION
 TEST_F(GgufCheckpointTest, WhatEveryUserMayWriteIsRefused) {
   chmod(path_.c_str(), 0646);
-  EXPECT_EQ(Checkpoint::Open(path_).status().code(), kFailedPrecondition);
-  EXPECT_THAT(std::string(Checkpoint::Open(path_).status().message()),
-              HasSubstr("'tiny.gguf' may be written by every user"));
+  EXPECT_THAT(Checkpoint::Open(path_).status(),
+              FailsSaying(kFailedPrecondition, "'tiny.gguf' may be written by every user"));
   chmod(path_.c_str(), 0644);
   EXPECT_TRUE(Checkpoint::Open(path_).ok());
   chmod(folder_.path().c_str(), 0707);
@@ -272,9 +271,8 @@ TEST_F(GgufCheckpointTest, WhatCannotBeWrittenLeavesNothingBehind) {
   folder_.Write("tiny.gguf", tiny_.file.Serialize());
   const auto checkpoint = Checkpoint::Open(path_).value();
   const absl::Status status = WriteCheckpoint(checkpoint, Out(), DType::kFloat16);
-  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("'model.norm.weight': element 3 is too large for float16"));
+  EXPECT_THAT(status, FailsSaying(absl::StatusCode::kOutOfRange,
+                                  "'model.norm.weight': element 3 is too large for float16"));
   EXPECT_EQ(Names(), std::vector<std::string>{"tiny.gguf"});
 
   fs::create_directory(Out());

@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 
 namespace eta {
@@ -84,8 +85,7 @@ TEST_F(EngineChatTest, SaysWhatTheTemplateRefuses) {
   Request request = Chatting("Hello");
   std::get<Chat>(request.prompt).messages.push_back({.role = "system", .content = "tardy"});
   const absl::Status status = engine_->Prepare(request).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_EQ(GetErrorDetail(status).field, "chat");
+  EXPECT_THAT(status, FailsOn(kInvalid, "chat"));
   EXPECT_THAT(GetErrorDetail(status).unlogged,
               HasSubstr("a system message must be the first, not: tardy"));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("tardy"))) << "the log has this";
@@ -121,12 +121,10 @@ TEST(EngineChat, WhatATemplateMayNotDoIsAnErrorOfTheChat) {
       "{% elif c == 'self' %}{% set ns.x = [ns] %}x{% else %}{{ c }}{% endif %}";
   const auto engine = Start(options);
   const absl::Status limit = engine->Prepare(Chatting("range")).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(limit)) << limit;
-  EXPECT_EQ(GetErrorDetail(limit).field, "chat");
+  EXPECT_THAT(limit, FailsOn(kInvalid, "chat"));
   EXPECT_THAT(GetErrorDetail(limit).unlogged, HasSubstr("a range of over 100000 items"));
   const absl::Status filter = engine->Prepare(Chatting("filter")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(filter)) << filter;
-  EXPECT_EQ(GetErrorDetail(filter).reason, "CHAT_UNSUPPORTED");
+  EXPECT_THAT(filter, FailsFor(absl::StatusCode::kFailedPrecondition, "CHAT_UNSUPPORTED"));
   EXPECT_THAT(std::string(filter.message()), HasSubstr("filter 'from_yaml' is not known here"));
   EXPECT_TRUE(engine->Prepare(Chatting("self")).ok());
   EXPECT_TRUE(engine->Prepare(Chatting("Hello")).ok()) << "a good chat afterwards";
@@ -136,8 +134,7 @@ TEST(EngineChat, AModelWithoutATemplateServesTextAlone) {
   const TinyModel model;
   const auto engine = Start(OptionsFor(model));
   const absl::Status status = engine->Check(Chatting("Hello")).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_EQ(GetErrorDetail(status).reason, "CHAT_UNSUPPORTED");
+  EXPECT_THAT(status, FailsFor(absl::StatusCode::kFailedPrecondition, "CHAT_UNSUPPORTED"));
   EXPECT_FALSE(engine->info().chat_template_refused);
   Request text = Greedy({}, 2);
   text.prompt = std::string("Hello");
@@ -170,9 +167,7 @@ TEST(EngineChat, ATemplateThatIsGivenCounts) {
       << "a prompt of no tokens";
 
   options.chat_template = "{% nonsense %}";
-  const auto refused = Engine::Create(options).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_EQ(GetErrorDetail(refused).field, "chat_template");
+  EXPECT_THAT(Engine::Create(options).status(), FailsOn(kInvalid, "chat_template"));
 }
 
 TEST(EngineChat, GenerationConfigSaysWhereTextEnds) {
@@ -188,8 +183,7 @@ TEST(EngineChat, GenerationConfigSaysWhereTextEnds) {
 
   const TinyModel damaged({.generation_config = R"({"eos_token_id": 8192})"});
   const auto refused = Engine::Create(OptionsFor(damaged)).status();
-  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("generation_config.json"));
+  EXPECT_THAT(refused, FailsSaying(kInvalid, "generation_config.json"));
   EXPECT_EQ(engine->info().model_fingerprint,
             Start(OptionsFor(TinyModel()))->info().model_fingerprint)
       << "profiles fit: where answers end changes no threshold";

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/front/router.h"
 #include "engine/front/step_engine.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/kernels/faulty_backend.h"
 
@@ -136,8 +137,7 @@ TEST_F(MovedRequests, EndWithUnavailableWhereNoDeviceIsLeft) {
   WaitUntilLost(1);
   Lose(0);
   const auto answer = waiting.recorder->Wait();
-  EXPECT_TRUE(absl::IsUnavailable(answer.status)) << answer.status;
-  EXPECT_EQ(GetErrorDetail(answer.status).reason, "DEVICE_ERROR");
+  EXPECT_THAT(answer.status, FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
   EXPECT_TRUE(GetErrorDetail(answer.status).retry_after);
   EXPECT_TRUE(answer.started.empty());
   EXPECT_TRUE(absl::IsInternal(long_.recorder->Wait().status)) << "it had begun";
@@ -152,8 +152,7 @@ TEST_F(MovedRequests, EndWithUnavailableWhereTheOthersAreFull) {
   EXPECT_EQ(router_->Devices()[0].waiting, 1);
   Lose(1);
   const auto answer = first.recorder->Wait();
-  EXPECT_TRUE(absl::IsUnavailable(answer.status)) << answer.status;
-  EXPECT_EQ(GetErrorDetail(answer.status).reason, "DEVICE_ERROR");
+  EXPECT_THAT(answer.status, FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
   CancelLong();
   EXPECT_TRUE(second.recorder->Wait().finished);
 }

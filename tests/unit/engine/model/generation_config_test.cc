@@ -5,12 +5,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 
 namespace eta {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<int32_t> EosOf(const std::string& json) {
   ModelConfig config;
@@ -42,9 +42,7 @@ TEST(GenerationConfig, RefusesWhatIsNoIdOfTheVocabulary) {
     config.vocab_size = 100;
     const absl::Status status =
         ReadGenerationConfig("{\"eos_token_id\": " + std::string(eos) + "}", config);
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << eos;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("generation_config.json: eos_token_id"))
-        << eos;
+    EXPECT_THAT(status, FailsSaying(kInvalid, "generation_config.json: eos_token_id")) << eos;
     EXPECT_TRUE(config.eos_ids.empty());
   }
   for (const char* text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}"}) {

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta {
@@ -293,8 +294,7 @@ TEST(ModelConfig, EveryFieldOutOfBoundsIsNamedWithItsLimit) {
     json["num_key_value_heads"] = 2;
     return ParseModelConfig(json.dump());
   }();
-  EXPECT_EQ(grouped.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(grouped.status().message()), HasSubstr("32"));
+  EXPECT_THAT(grouped.status(), FailsSaying(absl::StatusCode::kInvalidArgument, "32"));
 }
 
 TEST(ModelConfig, RequiredFieldsMayNotBeMissing) {
@@ -331,8 +331,7 @@ TEST(ModelConfig, WhatWouldChangeTheResultIsUnimplementedNotIgnored) {
   }
   for (const auto& [field, value] : cases) {
     const auto config = With(field, value);
-    EXPECT_EQ(config.status().code(), absl::StatusCode::kUnimplemented) << field;
-    EXPECT_THAT(std::string(config.status().message()), HasSubstr(field));
+    EXPECT_THAT(config.status(), FailsSaying(absl::StatusCode::kUnimplemented, field)) << field;
   }
 }
 

@@ -9,13 +9,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/base/status_reason.h"
 
 namespace eta {
 namespace {
 
 using Json = nlohmann::json;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 Json Base(const std::string& model_type) {
   return {{"model_type", model_type}, {"vocab_size", 64},       {"hidden_size", 256},
@@ -32,8 +32,7 @@ absl::StatusOr<ModelConfig> ParseFamily(const std::string& model_type,
 
 void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::StatusCode code,
                          const std::string& words) {
-  EXPECT_EQ(config.status().code(), code) << words;
-  EXPECT_THAT(std::string(config.status().message()), HasSubstr(words));
+  EXPECT_THAT(config.status(), FailsSaying(code, words)) << words;
 }
 
 // bad input: config.json | a family that is not known | UNIMPLEMENTED, with the list of those known

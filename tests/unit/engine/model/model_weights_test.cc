@@ -8,12 +8,12 @@
 #include "engine/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/tiny_model.h"
 
 namespace eta {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::TinyModel;
 
 // A checkpoint with another value in one element of a tensor.
@@ -50,9 +50,8 @@ TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
                                    "model.layers.0.self_attn.v_proj.bias"}) {
       const DamagedSource damaged(checkpoint, name, 5, value);
       const absl::Status status = Model::Load(damaged, *backend, {}).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-      EXPECT_THAT(std::string(status.message()),
-                  HasSubstr(name + ": element 5 is NaN or infinite"));
+      EXPECT_THAT(status, FailsSaying(absl::StatusCode::kFailedPrecondition,
+                                      name + ": element 5 is NaN or infinite"));
       EXPECT_TRUE(Model::Load(damaged, *backend, {.allow_nonfinite_weights = true}).ok()) << name;
     }
   }

@@ -70,8 +70,7 @@ TEST_F(PassLifecycle, CancellingEndsOnePassWhereverItStands) {
   running->Release();
   for (const auto& recorder : {running, waiting}) {
     const auto outcome = recorder->Wait();
-    EXPECT_TRUE(absl::IsCancelled(outcome.status())) << outcome.status();
-    EXPECT_EQ(Reason(outcome.status()), "CLIENT_CANCELLED");
+    EXPECT_THAT(outcome.status(), FailsFor(absl::StatusCode::kCancelled, "CLIENT_CANCELLED"));
   }
   EXPECT_TRUE(kept->Wait().ok());
   engine->Cancel(first);  // long gone
@@ -106,9 +105,7 @@ TEST_F(PassLifecycle, DrainingEndsPassesAtOnceAndRequestsInTheirTime) {
     std::this_thread::yield();
   }
   held->Release();
-  const auto outcome = held->Wait();
-  EXPECT_TRUE(absl::IsUnavailable(outcome.status())) << outcome.status();
-  EXPECT_EQ(Reason(outcome.status()), "DRAINING");
+  EXPECT_THAT(held->Wait().status(), FailsFor(absl::StatusCode::kUnavailable, "DRAINING"));
   EXPECT_LT(held->progress().back(), 1000);
   EXPECT_TRUE(answer->Wait().finished);
   drain.join();
@@ -141,8 +138,7 @@ TEST_F(PassLifecycle, ALostDeviceEndsPassesAndRefusesMore) {
   }
   WaitUntilIdle(*engine);
   const auto refused = Measure(*engine, Losses(20, 3));
-  EXPECT_TRUE(absl::IsUnavailable(refused.status())) << refused.status();
-  EXPECT_EQ(Reason(refused.status()), "DEVICE_ERROR");
+  EXPECT_THAT(refused.status(), FailsFor(absl::StatusCode::kUnavailable, "DEVICE_ERROR"));
 }
 
 TEST_F(PassLifecycle, AStepWithoutMemoryCostsAPassAndNoRequest) {
@@ -154,8 +150,7 @@ TEST_F(PassLifecycle, AStepWithoutMemoryCostsAPassAndNoRequest) {
   faults_[0]->FailNextFinish(absl::ResourceExhaustedError("scratch"));
   held->Release();
   const auto outcome = held->Wait();
-  EXPECT_TRUE(absl::IsResourceExhausted(outcome.status())) << outcome.status();
-  EXPECT_EQ(Reason(outcome.status()), "DEVICE_ERROR");
+  EXPECT_THAT(outcome.status(), FailsFor(absl::StatusCode::kResourceExhausted, "DEVICE_ERROR"));
   EXPECT_TRUE(next->Wait().ok());
   EXPECT_TRUE(Ask(*engine, Greedy(Prompt(30, 1), 5)).finished);
   WaitUntilIdle(*engine);
@@ -246,8 +241,7 @@ TEST_F(PassLifecycle, TheQueueOfPassesIsBounded) {
     ASSERT_TRUE(engine->SubmitPass(Losses(1, 1), others).ok()) << i;
   }
   const auto refused = engine->SubmitPass(Losses(1, 1), others);
-  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
-  EXPECT_EQ(Reason(refused.status()), "QUEUE_FULL");
+  EXPECT_THAT(refused.status(), FailsFor(absl::StatusCode::kResourceExhausted, "QUEUE_FULL"));
   EXPECT_TRUE(GetErrorDetail(refused.status()).retry_after);
   held->Release();
   EXPECT_TRUE(held->Wait().ok());

@@ -326,9 +326,7 @@ TEST(Tokenizer, TextThatIsNotUtf8IsRefusedWithTheOffset) {
        "byte 0"},
   };
   for (const auto& [text, offset] : cases) {
-    const auto ids = Embedded().Encode(text, false);
-    EXPECT_EQ(ids.status().code(), kInvalid);
-    EXPECT_THAT(std::string(ids.status().message()), HasSubstr(offset));
+    EXPECT_THAT(Embedded().Encode(text, false).status(), FailsSaying(kInvalid, offset));
   }
 }
 

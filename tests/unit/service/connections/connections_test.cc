@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "service/connections/acceptor.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/net/client_socket.h"
 #include "tests/testing/process/sanitized.h"
@@ -21,7 +22,6 @@
 namespace eta {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::NewSocket;
 using Room = ConnectionTable::Room;
 
@@ -287,8 +287,7 @@ TEST(AcceptorOptionsTest, ALimitThatTheProcessCannotHoldIsRefused) {
   Acceptor acceptor({.listen = {.address = "127.0.0.1:0"}, .max_connections = 1 << 30},
                     Log::Nowhere());
   const absl::Status status = acceptor.Listen();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--max_connections"));
+  EXPECT_THAT(status, FailsSaying(absl::StatusCode::kInvalidArgument, "--max_connections"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "service/identity/json_web_token.h"
+#include "tests/testing/base/status_reason.h"
 #include "tests/testing/identity/token_maker.h"
 
 namespace eta::testing {
@@ -14,7 +15,6 @@ namespace {
 using nlohmann::json;
 using std::chrono::seconds;
 using std::chrono::system_clock;
-using ::testing::HasSubstr;
 
 constexpr char kIssuer[] = "https://login.example.org";
 
@@ -60,8 +60,7 @@ class TokenTest : public ::testing::TestWithParam<TokenAlgorithm> {
   }
   void ExpectWrong(const absl::StatusOr<Caller>& caller, const std::string& why) const {
     ASSERT_FALSE(caller.ok()) << why;
-    EXPECT_EQ(caller.status().code(), absl::StatusCode::kUnauthenticated);
-    EXPECT_THAT(std::string(caller.status().message()), HasSubstr(why));
+    EXPECT_THAT(caller.status(), FailsSaying(absl::StatusCode::kUnauthenticated, why));
   }
 
   const SigningKey& key_;

@@ -72,8 +72,7 @@ TEST_F(TenantLedgerTest, CallsAtATimeAreCountedPerTenant) {
   TenantLedger::Lease first = Enter("a");
   TenantLedger::Lease second = Enter("a");
   const absl::Status refusal = ledger_.Enter(TenantOf("a")).status();
-  EXPECT_TRUE(absl::IsResourceExhausted(refusal));
-  EXPECT_EQ(Reason(refusal), "TENANT_CALLS");
+  EXPECT_THAT(refusal, FailsFor(absl::StatusCode::kResourceExhausted, "TENANT_CALLS"));
   EXPECT_EQ(GetErrorDetail(refusal).metadata.at("quota"), "max_calls");
   EXPECT_EQ(GetErrorDetail(refusal).metadata.at("limit"), "2");
   EXPECT_TRUE(GetErrorDetail(refusal).retry_after.has_value());
@@ -182,8 +181,7 @@ TEST_F(TenantLedgerTest, WhatNeverFitsIsRefusedForGood) {
   Limit(R"({"default": {"tokens_per_second": 10, "burst_tokens": 1000}})");
   TenantLedger::Lease lease = Enter("a");
   const absl::Status refusal = lease.Charge(1001);
-  EXPECT_TRUE(absl::IsResourceExhausted(refusal));
-  EXPECT_EQ(Reason(refusal), "TENANT_TOKENS");
+  EXPECT_THAT(refusal, FailsFor(absl::StatusCode::kResourceExhausted, "TENANT_TOKENS"));
   EXPECT_EQ(GetErrorDetail(refusal).metadata.at("quota"), "burst_tokens");
   EXPECT_FALSE(GetErrorDetail(refusal).retry_after.has_value());
   EXPECT_EQ(Left("a"), 1000);

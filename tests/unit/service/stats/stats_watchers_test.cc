@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
 
 namespace eta {
 namespace {
@@ -92,8 +93,7 @@ TEST(StatsWatchers, AreBoundedTogetherAndPerTenant) {
   };
   for (int i = 0; i < StatsWatchers::kMaxOfTenant; ++i) EXPECT_TRUE(add("a").ok()) << i;
   const absl::Status refused = add("a");
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(GetErrorDetail(refused).reason, "WATCHERS_FULL");
+  EXPECT_THAT(refused, FailsFor(absl::StatusCode::kResourceExhausted, "WATCHERS_FULL"));
   EXPECT_TRUE(GetErrorDetail(refused).retry_after.has_value());
   for (int i = StatsWatchers::kMaxOfTenant; i < StatsWatchers::kMax; ++i) {
     EXPECT_TRUE(add("b" + std::to_string(i / StatsWatchers::kMaxOfTenant)).ok()) << i;
@@ -115,8 +115,7 @@ TEST(StatsWatchers, ClosingEndsAllOnceAndRefusesMore) {
   EXPECT_EQ(one->closed(), 1);
   EXPECT_EQ(two->closed(), 1);
   const absl::Status refused = watchers.Add(one, hours(1), *Tenant::Parse("a"));
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(GetErrorDetail(refused).reason, "DRAINING");
+  EXPECT_THAT(refused, FailsFor(absl::StatusCode::kUnavailable, "DRAINING"));
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ class GgufFileTest : public ::testing::Test {
   void ExpectError(const GgufWriter& file, absl::StatusCode code,
                    const std::string& sentence) const {
     const absl::Status status = Open(file).status();
-    EXPECT_EQ(status.code(), code) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+    EXPECT_THAT(status, FailsSaying(code, sentence));
     EXPECT_THAT(std::string(status.message()), HasSubstr("file 'tiny.gguf'"));
   }
 

@@ -27,9 +27,7 @@ absl::StatusOr<GgufHeader> Parse(const std::string& bytes) {
 }
 
 void ExpectError(const std::string& bytes, absl::StatusCode code, const std::string& sentence) {
-  const absl::Status status = Parse(bytes).status();
-  EXPECT_EQ(status.code(), code) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+  EXPECT_THAT(Parse(bytes).status(), FailsSaying(code, sentence));
 }
 
 TEST(GgufHeader, TensorsLieWhereTheHeadSays) {

@@ -18,7 +18,6 @@ namespace {
 using eta::testing::TinyGguf;
 using eta::testing::UseByteLevelVocabulary;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 absl::StatusOr<GgufTokenizer> Read(const GgufWriter& file) {
@@ -30,9 +29,7 @@ absl::StatusOr<GgufTokenizer> Read(const GgufWriter& file) {
 }
 
 void ExpectError(const GgufWriter& file, absl::StatusCode code, const std::string& sentence) {
-  const absl::Status status = Read(file).status();
-  EXPECT_EQ(status.code(), code) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
+  EXPECT_THAT(Read(file).status(), FailsSaying(code, sentence));
 }
 
 GgufWriter ByteLevel() {
