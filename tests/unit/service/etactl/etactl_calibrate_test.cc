@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "service/etactl/calibrate/calibrate.h"
 #include "service/etactl/input.h"
@@ -15,6 +16,7 @@
 #include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/text_table.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/base/text_proto.h"
 
 namespace eta::ctl {
 namespace {
@@ -169,56 +171,21 @@ TEST(EtactlCalibrate, LeavesWhatWasNotGivenToTheServer) {
 TEST(EtactlCalibrate, SendsEverythingThatWasGiven) {
   const TempFolder folder;
   const std::string a = folder.Write("a", "1"), b = folder.Write("b.jsonl", "{\"token_ids\": [7]}");
-  const auto request = CalibrateRequestOf({"legal",
-                                           "--samples",
-                                           a,
-                                           b,
-                                           "--target=head-density=0.3",
-                                           "--z_recall=0.95",
-                                           "--held_out=0.5",
-                                           "--sequence_tokens=512",
-                                           "--offset=0",
-                                           "--z=0",
-                                           "--floor=none",
-                                           "--label",
-                                           "domain=legal",
-                                           "--label",
-                                           "note=a=b, c",
-                                           "--create_only",
-                                           "--request_id=id-1",
-                                           "--stage",
-                                           "--sink_blocks=2",
-                                           "--reads=shared",
-                                           "--special_keys=temper",
-                                           "--confirm=true",
-                                           "--prefill=sparse",
-                                           "--min_mass=0.75",
-                                           "--min_retrieval=0.95",
-                                           "--allow_loss"});
-  ASSERT_TRUE(request.ok()) << request.status();
-  ASSERT_EQ(request->samples_size(), 2);
-  EXPECT_EQ(request->samples(1).token_ids().ids(0), 7);
-  EXPECT_EQ(request->target().head_density(), 0.3);
-  EXPECT_EQ(request->z_recall(), 0.95);
-  EXPECT_EQ(request->held_out(), 0.5);
-  EXPECT_EQ(request->sequence_tokens(), 512);
-  EXPECT_TRUE(request->has_offset());
-  EXPECT_TRUE(request->has_z());
-  EXPECT_EQ(request->floor(), v1::FLOOR_NONE);
-  EXPECT_EQ(request->labels().at("domain"), "legal");
-  EXPECT_EQ(request->labels().at("note"), "a=b, c");
-  EXPECT_TRUE(request->has_expected_version());
-  EXPECT_EQ(request->expected_version(), 0);
-  EXPECT_EQ(request->request_id(), "id-1");
-  EXPECT_TRUE(request->stage());
-  EXPECT_EQ(request->sink_blocks(), 2);
-  EXPECT_EQ(request->reads(), v1::READS_SHARED);
-  EXPECT_EQ(request->special_keys(), v1::SPECIAL_KEYS_TEMPER);
-  EXPECT_TRUE(request->confirm());
-  EXPECT_EQ(request->prefill(), v1::PREFILL_SPARSE);
-  EXPECT_EQ(request->min_mass(), 0.75f);
-  EXPECT_EQ(request->min_retrieval(), 0.95);
-  EXPECT_TRUE(request->allow_loss());
+  std::vector<std::string> words = absl::StrSplit(
+      "legal --target=head-density=0.3 --z_recall=0.95 --held_out=0.5 --sequence_tokens=512 "
+      "--offset=0 --z=0 --floor=none --label domain=legal --create_only --request_id=id-1 --stage "
+      "--sink_blocks=2 --reads=shared --special_keys=temper --confirm=true --prefill=sparse "
+      "--min_mass=0.75 --min_retrieval=0.875 --allow_loss",
+      ' ');
+  words.insert(words.end(), {"--label", "note=a=b, c", "--samples", a, b});
+  EXPECT_THAT(CalibrateRequestOf(words).value(), ReadsAs(R"(
+    name: "legal" samples { text: "1" } samples { token_ids { ids: 7 } }
+    target { head_density: 0.3 } z_recall: 0.95 held_out: 0.5 sequence_tokens: 512
+    offset: 0 z: 0 floor: FLOOR_NONE
+    labels { key: "domain" value: "legal" } labels { key: "note" value: "a=b, c" }
+    expected_version: 0 request_id: "id-1" stage: true
+    sink_blocks: 2 reads: READS_SHARED special_keys: SPECIAL_KEYS_TEMPER confirm: true
+    prefill: PREFILL_SPARSE min_mass: 0.75 min_retrieval: 0.875 allow_loss: true)"));
   EXPECT_EQ(CalibrateRequestOf({"x", "--samples", a, "--expected_version=4"})->expected_version(),
             4);
 }
@@ -333,33 +300,18 @@ TEST(EtactlTable, CellsCannotBreakTheLineOrTheTerminal) {
 }
 
 v1::Profile LegalProfile() {
-  v1::Profile profile;
-  profile.set_name("legal");
-  profile.set_version(3);
-  profile.mutable_create_time()->set_seconds(1'700'000'000);
-  (*profile.mutable_labels())["domain"] = "legal";
-  profile.mutable_geometry()->set_layers(8);
-  profile.mutable_geometry()->set_query_heads(8);
-  profile.mutable_geometry()->set_block_size(64);
-  profile.mutable_target()->set_union_density(0.35);
-  profile.set_z(1.5f);
-  profile.set_floor(v1::FLOOR_UNIFORM);
-  profile.mutable_reached()->set_union_density(0.3504);
-  v1::ProfileEvidence& evidence = *profile.mutable_evidence();
-  evidence.set_perplexity_full(20.0);
-  evidence.set_perplexity_dynamic(19.5);
-  evidence.set_dynamic_head_density(0.25);
-  evidence.set_dynamic_union_density(0.402);
-  evidence.set_dynamic_recall(0.987);
-  evidence.set_perplexity_frozen(20.1);
-  evidence.set_head_density(0.23);
-  evidence.set_union_density(0.354);
-  evidence.set_recall(0.991);
-  evidence.set_calibration_sequences(12);
-  evidence.set_calibration_tokens(24'000);
-  evidence.set_held_out_sequences(4);
-  evidence.set_held_out_tokens(8'000);
-  return profile;
+  return FromText<v1::Profile>(R"(
+    name: "legal" version: 3 create_time { seconds: 1700000000 }
+    labels { key: "domain" value: "legal" }
+    geometry { layers: 8 query_heads: 8 block_size: 64 }
+    target { union_density: 0.35 } z: 1.5 floor: FLOOR_UNIFORM reached { union_density: 0.3504 }
+    evidence {
+      perplexity_full: 20 perplexity_dynamic: 19.5 perplexity_frozen: 20.1
+      dynamic_head_density: 0.25 dynamic_union_density: 0.402 dynamic_recall: 0.987
+      head_density: 0.23 union_density: 0.354 recall: 0.991
+      calibration_sequences: 12 calibration_tokens: 24000
+      held_out_sequences: 4 held_out_tokens: 8000
+    })");
 }
 
 TEST(EtactlProfileText, ShowsBeforeAndAfter) {

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "service/wire/grpc_status.h"
 #include "tests/testing/base/error_details.h"
+#include "tests/testing/base/text_proto.h"
 
 namespace eta {
 namespace {
@@ -41,19 +42,11 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
 }
 
 TEST(ToRequest, PresentZerosAreZeros) {
-  v1::GenerateRequest message;
-  message.set_text("hello");
-  message.mutable_sampling()->set_temperature(0.0f);
-  message.mutable_sampling()->set_top_p(0.0f);
-  message.mutable_sampling()->set_seed(0);
-  message.mutable_stopping()->set_max_tokens(0);
-  message.mutable_output()->set_text(false);
-  message.mutable_output()->set_logprobs(0);
-  message.mutable_attention()->set_z(0.0f);
-  message.mutable_attention()->set_pinned_blocks(0);
-  message.mutable_attention()->set_sink_blocks(0);
-  message.mutable_attention()->set_min_mass(0.0f);
-  const auto request = ToRequest(message).value();
+  const auto request = ToRequest(FromText<v1::GenerateRequest>(R"(
+    text: "hello" sampling { temperature: 0 top_p: 0 seed: 0 } stopping { max_tokens: 0 }
+    output { text: false logprobs: 0 }
+    attention { z: 0 pinned_blocks: 0 sink_blocks: 0 min_mass: 0 })"))
+                           .value();
   EXPECT_EQ(request.sampling.temperature, 0.0f);
   EXPECT_EQ(request.sampling.top_p, 0.0f);
   EXPECT_EQ(request.sampling.seed, 0u);
@@ -67,68 +60,56 @@ TEST(ToRequest, PresentZerosAreZeros) {
 }
 
 TEST(ToRequest, CarriesEveryField) {
-  v1::GenerateRequest message;
-  message.mutable_token_ids()->add_ids(5);
-  message.set_request_id("r1");
-  message.set_priority(v1::PRIORITY_HIGH);
-  message.set_parse_special(true);
-  v1::SamplingParams& sampling = *message.mutable_sampling();
-  sampling.set_top_k(40);
-  sampling.set_min_p(0.1f);
-  sampling.set_repetition_penalty(1.1f);
-  sampling.set_presence_penalty(0.2f);
-  sampling.set_frequency_penalty(0.3f);
-  v1::LogitBias& bias = *sampling.add_logit_bias();
-  bias.set_token_id(7);
-  bias.set_bias(-3.0f);
-  v1::StoppingCriteria& stopping = *message.mutable_stopping();
-  stopping.set_min_tokens(2);
-  stopping.add_stop_strings("END");
-  stopping.add_stop_token_ids(9);
-  stopping.set_ignore_eos(true);
-  stopping.set_include_stop(true);
-  v1::OutputOptions& output = *message.mutable_output();
-  output.set_token_ids(true);
-  output.set_prompt_logprobs(3);
-  output.set_layer_statistics(true);
-  output.set_special_tokens(true);
-  v1::Attention& attention = *message.mutable_attention();
-  attention.mutable_full();
-  attention.set_offset(0.5f);
-  attention.set_floor(v1::FLOOR_NONE);
-  attention.set_sink_blocks(3);
-  attention.set_reads(v1::READS_SHARED);
-  attention.set_special_keys(v1::SPECIAL_KEYS_TEMPER);
-  attention.set_min_mass(0.9f);
-  attention.set_confirm(true);
-  attention.set_prefill(v1::PREFILL_SPARSE);
-  attention.set_begin(v1::BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW);
-
+  auto message = FromText<v1::GenerateRequest>(R"(
+    token_ids { ids: 5 } request_id: "r1" priority: PRIORITY_HIGH parse_special: true
+    sampling {
+      temperature: 0.7 top_k: 40 top_p: 0.8 min_p: 0.1 repetition_penalty: 1.1
+      presence_penalty: 0.2 frequency_penalty: 0.3 logit_bias { token_id: 7 bias: -3 } seed: 11
+    }
+    stopping {
+      min_tokens: 2 stop_strings: "END" stop_token_ids: 9 ignore_eos: true include_stop: true
+    }
+    output {
+      text: false token_ids: true logprobs: 4 prompt_logprobs: 3 layer_statistics: true
+      special_tokens: true
+    }
+    attention {
+      full {} offset: 0.5 z: 1.25 floor: FLOOR_NONE pinned_blocks: 6 sink_blocks: 3
+      reads: READS_SHARED special_keys: SPECIAL_KEYS_TEMPER min_mass: 0.9 confirm: true
+      prefill: PREFILL_SPARSE begin: BEGIN_FULL_WHERE_RECENT_MASS_WAS_LOW
+    })");
   const auto request = ToRequest(message).value();
   EXPECT_EQ(request.id, "r1");
   EXPECT_EQ(request.priority, Priority::kHigh);
   EXPECT_TRUE(request.parse_special);
   EXPECT_THAT(std::get<std::vector<int32_t>>(request.prompt), ElementsAre(5));
+  EXPECT_EQ(request.sampling.temperature, 0.7f);
   EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_EQ(request.sampling.top_p, 0.8f);
   EXPECT_FLOAT_EQ(request.sampling.min_p, 0.1f);
   EXPECT_FLOAT_EQ(request.sampling.repetition_penalty, 1.1f);
   EXPECT_FLOAT_EQ(request.sampling.presence_penalty, 0.2f);
   EXPECT_FLOAT_EQ(request.sampling.frequency_penalty, 0.3f);
   ASSERT_THAT(request.sampling.bias, SizeIs(1));
   EXPECT_EQ(request.sampling.bias[0].id, 7);
+  EXPECT_EQ(request.sampling.seed, 11u);
   EXPECT_EQ(request.stopping.min_tokens, 2);
   EXPECT_THAT(request.stopping.stop_strings, ElementsAre("END"));
   EXPECT_THAT(request.stopping.stop_ids, ElementsAre(9));
   EXPECT_TRUE(request.stopping.ignore_eos);
   EXPECT_TRUE(request.stopping.include_stop);
+  EXPECT_FALSE(request.output.text);
   EXPECT_TRUE(request.output.ids);
+  EXPECT_EQ(request.output.logprobs, 4);
   EXPECT_EQ(request.output.prompt_logprobs, 3);
   EXPECT_TRUE(request.output.layer_statistics);
   EXPECT_TRUE(request.output.special_tokens);
   EXPECT_TRUE(request.stopping.fit_max_tokens) << "no length was asked for";
   EXPECT_EQ(request.attention.mode, AttentionMode::kFull);
   EXPECT_EQ(request.attention.settings.offset, 0.5f);
+  EXPECT_EQ(request.attention.settings.z, 1.25f);
   EXPECT_EQ(request.attention.settings.uniform_floor, false);
+  EXPECT_EQ(request.attention.settings.pinned_blocks, 6);
   EXPECT_EQ(request.attention.settings.sink_blocks, 3);
   EXPECT_EQ(request.attention.settings.shared_reads, true);
   EXPECT_EQ(request.attention.settings.temper_special, true);
@@ -136,8 +117,9 @@ TEST(ToRequest, CarriesEveryField) {
   EXPECT_EQ(request.attention.settings.confirm, true);
   EXPECT_EQ(request.attention.settings.sparse_prefill, true);
   EXPECT_EQ(request.attention.begin, Begin::kFullWhereRecentMassWasLow);
-  stopping.set_max_tokens(256);
+  message.mutable_stopping()->set_max_tokens(256);
   EXPECT_FALSE(ToRequest(message)->stopping.fit_max_tokens);
+  v1::Attention& attention = *message.mutable_attention();
   attention.set_reads(v1::READS_OWN);
   attention.set_special_keys(v1::SPECIAL_KEYS_ATTEND);
   EXPECT_EQ(ToRequest(message)->attention.settings.shared_reads, false);
@@ -173,62 +155,67 @@ TEST(ToRequest, NeedsAPromptAndWholeBiases) {
 }
 
 TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
-  FinishedEvent event;
-  event.reason = FinishReason::kStopString;
-  event.matched_stop = "END";
-  event.timing.queue = std::chrono::milliseconds(1500);
-  event.attention.decode_rows = 2;
-  event.attention.head_density_sum = 0.5;
-  event.layers = {{0.2, 0.3}, {0.3, 0.4}};
-  v1::Finished finished = ToMessage(event).finished();
-  EXPECT_EQ(finished.stop_string(), "END");
-  EXPECT_EQ(finished.timing().queue().seconds(), 1);
-  EXPECT_EQ(finished.timing().queue().nanos(), 500000000);
-  EXPECT_EQ(finished.attention().head_density(), 0.25);
-  EXPECT_EQ(finished.attention().layers_size(), 2);
-
+  FinishedEvent event{.matched_id = 2};
+  event.reason = FinishReason::kStopToken;
+  EXPECT_EQ(ToMessage(event).finished().stop_token_id(), 2);
   event.reason = FinishReason::kEndOfText;
-  event.matched_id = 2;
-  finished = ToMessage(event).finished();
-  EXPECT_EQ(finished.matched_case(), v1::Finished::kStopTokenId);
+  EXPECT_EQ(ToMessage(event).finished().matched_case(), v1::Finished::kStopTokenId);
   event.reason = FinishReason::kLength;
   event.matched_id.reset();
   EXPECT_EQ(ToMessage(event).finished().matched_case(), v1::Finished::MATCHED_NOT_SET);
 }
 
-TEST(ToMessage, FinishedCarriesEverySumOfAttention) {
-  FinishedEvent event;
-  event.attention = {.decode_rows = 7,
-                     .keys_attended = 1,
-                     .keys_eligible = 2,
-                     .keys_read = 3,
-                     .values_read = 9,
-                     .keys_cached = int64_t{1} << 40,
-                     .head_density_sum = 1.75,
-                     .union_density_sum = 3.5,
-                     .kv_bytes_read = 5,
-                     .kv_bytes_dense = 6,
-                     .index_bytes_read = 8,
-                     .prefill_rows = 13,
-                     .prefill_keys_attended = 14,
-                     .prefill_keys_eligible = 56,
-                     .prefill_density_sum = 3.25};
-  const v1::AttentionStats attention = ToMessage(event).finished().attention();
-  EXPECT_EQ(attention.decode_steps(), 7);
-  EXPECT_EQ(attention.head_density(), 0.25);
-  EXPECT_EQ(attention.union_density(), 0.5);
-  EXPECT_EQ(attention.keys_attended(), 1);
-  EXPECT_EQ(attention.keys_eligible(), 2);
-  EXPECT_EQ(attention.keys_read(), 3);
-  EXPECT_EQ(attention.keys_cached(), int64_t{1} << 40);
-  EXPECT_EQ(attention.values_read(), 9);
-  EXPECT_EQ(attention.prefill_steps(), 13);
-  EXPECT_EQ(attention.prefill_density(), 0.25);
-  EXPECT_EQ(attention.prefill_keys_attended(), 14);
-  EXPECT_EQ(attention.prefill_keys_eligible(), 56);
-  EXPECT_EQ(attention.kv_bytes_read(), 5);
-  EXPECT_EQ(attention.kv_bytes_dense(), 6);
-  EXPECT_EQ(attention.index_bytes_read(), 8);
+TEST(ToMessage, FinishedCarriesEverything) {
+  using std::chrono::milliseconds;
+  const FinishedEvent event = {.reason = FinishReason::kStopString,
+                               .matched_stop = "END",
+                               .prompt_tokens = 31,
+                               .cached_tokens = 32,
+                               .output_tokens = 33,
+                               .preemptions = 34,
+                               .timing = {.queue = milliseconds(1500),
+                                          .prefill = milliseconds(2250),
+                                          .first_token = milliseconds(3750),
+                                          .decode = milliseconds(4125)},
+                               .attention = {.decode_rows = 7,
+                                             .keys_attended = 1,
+                                             .keys_eligible = 2,
+                                             .keys_read = 3,
+                                             .values_read = 9,
+                                             .keys_cached = int64_t{1} << 40,
+                                             .head_density_sum = 1.75,
+                                             .union_density_sum = 3.5,
+                                             .kv_bytes_read = 5,
+                                             .kv_bytes_dense = 6,
+                                             .index_bytes_read = 8,
+                                             .fallback_rows = 17,
+                                             .fallback_kv_bytes_read = 18,
+                                             .prefill_rows = 13,
+                                             .prefill_keys_attended = 14,
+                                             .prefill_keys_eligible = 56,
+                                             .prefill_density_sum = 9.75,
+                                             .shadow_row_layers = 16,
+                                             .mass_kept_sum = 14.0,
+                                             .output_error_sum = 2.0},
+                               .layers = {{0.2, 0.3}, {0.4, 0.6}},
+                               .full_from = 19};
+  EXPECT_THAT(ToMessage(event).finished(), ReadsAs(R"(
+    finish_reason: FINISH_REASON_STOP_STRING stop_string: "END"
+    usage { prompt_tokens: 31 cached_tokens: 32 output_tokens: 33 }
+    timing {
+      queue { seconds: 1 nanos: 500000000 } prefill { seconds: 2 nanos: 250000000 }
+      first_token { seconds: 3 nanos: 750000000 } decode { seconds: 4 nanos: 125000000 }
+    }
+    attention {
+      decode_steps: 7 head_density: 0.25 union_density: 0.5 kv_bytes_read: 5 kv_bytes_dense: 6
+      index_bytes_read: 8 layers { head_density: 0.2 union_density: 0.3 }
+      layers { head_density: 0.4 union_density: 0.6 } keys_attended: 1 keys_eligible: 2
+      keys_read: 3 keys_cached: 1099511627776 values_read: 9
+      prefill_steps: 13 prefill_density: 0.75 prefill_keys_attended: 14 prefill_keys_eligible: 56
+      fallback_steps: 17 fallback_kv_bytes_read: 18
+      shadow_row_layers: 16 mass_kept: 0.875 output_error: 0.125
+    }
+    preemptions: 34 full_from: 19)"));
 }
 
 TEST(ToMessage, StartedNamesTheRopeFactorAndItsBase) {

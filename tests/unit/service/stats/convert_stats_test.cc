@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "service/options/server_options.h"
 #include "service/stats/stats_query.h"
+#include "tests/testing/base/text_proto.h"
 
 namespace eta {
 namespace {
@@ -52,6 +53,7 @@ AccountSeries SeriesOf(AttentionMode mode, const std::string& profile, int64_t r
                       .keys_attended = 11 * rows,
                       .keys_eligible = 40 * rows,
                       .keys_read = 9 * rows,
+                      .values_read = 8 * rows,
                       .keys_cached = 20 * rows,
                       .head_density_sum = 0.25 * static_cast<double>(rows),
                       .union_density_sum = 0.5 * static_cast<double>(rows),
@@ -86,14 +88,22 @@ TEST(ConvertStats, SaysWhatTheServerIsAndHowLong) {
   ServerStatus status = Status();
   status.state = ServerState::kDraining;
   status.version = "9.9";
+  status.info.model_fingerprint = "abc";
+  status.info.tokenizer_fingerprint = "def";
+  status.info.backend = "cpu";
+  status.info.config.head_dim = 32;
+  status.info.sub_block = 8;
+  status.info.weight_bytes = 1000;
+  status.info.kv_bytes = 2000;
   const v1::Stats stats = ToMessage(status);
-  EXPECT_EQ(stats.server().state(), v1::SERVER_STATE_DRAINING);
-  EXPECT_EQ(stats.server().version(), "9.9");
-  EXPECT_EQ(stats.server().model(), "tiny");
-  EXPECT_EQ(stats.server().kv().query_heads(), 4);
-  EXPECT_EQ(stats.server().kv().kv_dtype(), "float16");
-  EXPECT_EQ(stats.server().kv().index(), "outlier");
-  EXPECT_EQ(stats.server().kv().index_dtype(), "int8");
+  EXPECT_THAT(stats.server(), ReadsAs(R"(
+    state: SERVER_STATE_DRAINING version: "9.9" model: "tiny" model_fingerprint: "abc"
+    tokenizer_fingerprint: "def" backend: "cpu" chat: true
+    kv {
+      layers: 2 query_heads: 4 kv_heads: 2 head_dim: 32 block_size: 16 sub_block: 8
+      kv_dtype: "float16" index: "outlier" index_dtype: "int8" blocks: 64
+      weight_bytes: 1000 kv_bytes: 2000
+    })"));
   EXPECT_EQ(stats.time().seconds(), 1'700'000'000);
   EXPECT_EQ(stats.uptime().seconds(), 90);
   EXPECT_FALSE(stats.load().has_last_step_age());
@@ -118,37 +128,41 @@ TEST(ConvertStats, StatesOfTheServer) {
 
 TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
   ServerStatus status = Status();
-  status.engine = {.running = 3, .waiting = 2, .waiting_tokens = 99, .passes_running = 1};
-  status.engine.last_step = status.now - milliseconds(25);
-  status.engine.paused = 1;
-  status.devices = {{.running = 1,
-                     .blocks_used = 5,
-                     .blocks_free = 6,
-                     .paused = 1,
+  status.engine = {.running = 3,
+                   .waiting = 2,
+                   .waiting_tokens = 99,
+                   .passes_running = 4,
+                   .passes_waiting = 5,
+                   .last_step = status.now - milliseconds(25),
+                   .paused = 1};
+  status.devices = {{.running = 6,
+                     .waiting = 7,
+                     .blocks_used = 8,
+                     .blocks_cached = 9,
+                     .blocks_free = 10,
+                     .steps = 11,
+                     .paused = 12,
                      .predicted_wait = milliseconds(1500),
                      .wait_estimate = {.prefill_throughput = 250.0,
                                        .slot_interval = std::chrono::duration<double>(0.5)}},
                     {.running = 2, .blocks_cached = 4, .device_lost = true}};
   status.telemetry.server.steps = 1000;
-  status.telemetry.accounts = {{.output_tokens = 700}, {.output_tokens = 77}};
+  status.telemetry.server.preemptions = 13;
+  status.telemetry.accounts = {{.prompt_tokens = 40, .cached_tokens = 20, .output_tokens = 700},
+                               {.prompt_tokens = 4, .cached_tokens = 2, .output_tokens = 77}};
+  status.telemetry.steps_per_second = 7.5;
   status.telemetry.tokens_per_second = 12.5;
-  const v1::EngineLoad load = ToMessage(status).load();
-  EXPECT_EQ(load.running(), 3);
-  EXPECT_EQ(load.waiting_tokens(), 99);
-  EXPECT_EQ(load.passes_running(), 1);
-  EXPECT_EQ(load.steps(), 1000);
-  EXPECT_EQ(load.output_tokens(), 777);
-  EXPECT_EQ(load.tokens_per_second(), 12.5);
-  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.last_step_age()), 25);
-  ASSERT_THAT(load.devices(), SizeIs(2));
-  EXPECT_EQ(load.devices(0).blocks_used(), 5);
-  EXPECT_EQ(load.paused(), 1);
-  EXPECT_EQ(load.devices(0).paused(), 1);
-  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).predicted_wait()), 1500);
-  EXPECT_EQ(load.devices(0).prefill_tokens_per_second(), 250.0);
-  EXPECT_EQ(TimeUtil::DurationToMilliseconds(load.devices(0).slot_interval()), 500);
-  EXPECT_FALSE(load.devices(1).has_slot_interval()) << "a slot is free, or nothing is known";
-  EXPECT_TRUE(load.devices(1).lost());
+  EXPECT_THAT(ToMessage(status).load(), ReadsAs(R"(
+    running: 3 waiting: 2 waiting_tokens: 99 passes_running: 4 passes_waiting: 5 paused: 1
+    steps: 1000 preemptions: 13 prompt_tokens: 44 cached_tokens: 22 output_tokens: 777
+    steps_per_second: 7.5 tokens_per_second: 12.5 last_step_age { nanos: 25000000 }
+    devices {
+      running: 6 waiting: 7 blocks_used: 8 blocks_cached: 9 blocks_free: 10 steps: 11 paused: 12
+      predicted_wait { seconds: 1 nanos: 500000000 }
+      prefill_tokens_per_second: 250 slot_interval { nanos: 500000000 }
+    }
+    devices { running: 2 blocks_cached: 4 lost: true predicted_wait {} })"))
+      << "of the second a slot is free, or nothing is known";
 }
 
 TEST(ConvertStats, TheDefaultProfileIsToldWhereThereIsOne) {
@@ -156,12 +170,8 @@ TEST(ConvertStats, TheDefaultProfileIsToldWhereThereIsOne) {
   status.telemetry.server.default_profile = {4, 3, 2, 1};
   EXPECT_FALSE(ToMessage(status).has_default_profile());
   status.default_profile_tenants = 5;
-  const v1::DefaultProfileStats stats = ToMessage(status).default_profile();
-  EXPECT_EQ(stats.used(), 4);
-  EXPECT_EQ(stats.absent(), 3);
-  EXPECT_EQ(stats.unfit(), 2);
-  EXPECT_EQ(stats.unavailable(), 1);
-  EXPECT_EQ(stats.tenants(), 5);
+  EXPECT_THAT(ToMessage(status).default_profile(),
+              ReadsAs("used: 4 absent: 3 unfit: 2 unavailable: 1 tenants: 5"));
   status.tenant = TenantNamed("acme");
   EXPECT_FALSE(ToMessage(status).has_default_profile());
 }
@@ -175,14 +185,9 @@ TEST(ConvertStats, ConnectionsAreEverybodys) {
                         .refused_peer = 5,
                         .refused_no_files = 6,
                         .accept_errors = 7};
-  const v1::ConnectionStats stats = ToMessage(status).connections();
-  EXPECT_EQ(stats.open(), 1);
-  EXPECT_EQ(stats.max(), 2);
-  EXPECT_EQ(stats.accepted(), 3);
-  EXPECT_EQ(stats.refused_full(), 4);
-  EXPECT_EQ(stats.refused_peer(), 5);
-  EXPECT_EQ(stats.refused_no_files(), 6);
-  EXPECT_EQ(stats.accept_errors(), 7);
+  EXPECT_THAT(ToMessage(status).connections(), ReadsAs(R"(
+    open: 1 max: 2 accepted: 3 refused_full: 4 refused_peer: 5 refused_no_files: 6
+    accept_errors: 7)"));
   status.tenant = TenantNamed("acme");
   EXPECT_FALSE(ToMessage(status).has_connections());
 }
@@ -215,17 +220,10 @@ TEST(ConvertStats, TotalsAreKeptAndDensitiesAreMeansOverSteps) {
   EXPECT_EQ(stats.attention(0).mode(), v1::ATTENTION_MODE_DYNAMIC);
   EXPECT_EQ(stats.attention(1).profile(), "a");
   EXPECT_EQ(stats.attention(2).profile(), "b");
-  const v1::AttentionStats& totals = stats.attention(1).totals();
-  EXPECT_EQ(totals.decode_steps(), 5);
-  EXPECT_EQ(totals.keys_attended(), 55);
-  EXPECT_EQ(totals.keys_eligible(), 200);
-  EXPECT_EQ(totals.keys_read(), 45);
-  EXPECT_EQ(totals.keys_cached(), 100);
-  EXPECT_EQ(totals.kv_bytes_read(), 4500);
-  EXPECT_EQ(totals.kv_bytes_dense(), 10000);
-  EXPECT_EQ(totals.index_bytes_read(), 35);
-  EXPECT_DOUBLE_EQ(totals.head_density(), 0.25);
-  EXPECT_DOUBLE_EQ(totals.union_density(), 0.5);
+  EXPECT_THAT(stats.attention(1).totals(), ReadsAs(R"(
+    decode_steps: 5 head_density: 0.25 union_density: 0.5
+    keys_attended: 55 keys_eligible: 200 keys_read: 45 values_read: 40 keys_cached: 100
+    kv_bytes_read: 4500 kv_bytes_dense: 10000 index_bytes_read: 35)"));
 }
 
 // Of tenant "default": 2 rows of the last ten minutes at contexts that calibration measured, and as
