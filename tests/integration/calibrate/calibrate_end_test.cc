@@ -19,6 +19,16 @@ class CalibrateEndTest : public CalibrateTest {
     call_observers_ = {&records_};
     CalibrateTest::SetUp();
   }
+  std::future<CalibrateOutcome> CalibrateIntoAStoreThatHangs() {
+    work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                   const std::stop_token&) {
+      store_->Block();
+      return Made(job);
+    };
+    auto call = CalibrateLater(Request());
+    while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+    return call;
+  }
 
   CallRecords records_;
 };
@@ -215,13 +225,7 @@ TEST_F(CalibrateEndTest, DrainingEndsACalibrationThatComputesBesideTheEngine) {
 }
 
 TEST_F(CalibrateEndTest, WhatIsBeingStoredWhenTheServerDrainsIsStoredAndAnswered) {
-  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
-                 const std::stop_token&) {
-    store_->Block();
-    return Made(job);
-  };
-  auto call = CalibrateLater(Request());
-  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  auto call = CalibrateIntoAStoreThatHangs();
   std::thread drain([this] { server_->Drain(); });
   // The store takes longer than the server waits for unsent data.
   EXPECT_EQ(call.wait_for(milliseconds(1500)), std::future_status::timeout);
@@ -238,13 +242,7 @@ TEST_F(CalibrateEndTest, AHurriedDrainDoesNotLetClientsWaitForAStoreThatHangs) {
   ServerOptions options;
   options.drain_timeout = std::chrono::hours(1);
   Serve(options);
-  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
-                 const std::stop_token&) {
-    store_->Block();
-    return Made(job);
-  };
-  auto call = CalibrateLater(Request());
-  while (store_->waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  auto call = CalibrateIntoAStoreThatHangs();
   std::thread drain([this] { server_->Drain(); });
   server_->HurryDrain();
   const StatusCode code = call.get().status.error_code();

@@ -83,6 +83,9 @@ class CalibrateJoinTest : public CalibrateTest {
     v1::CancelCalibrationResponse response;
     return stub_->CancelCalibration(&context, request, &response);
   }
+  struct ToldGate : Gate {
+    explicit ToldGate(CalibrateJoinTest& test) { test.TellBehind(*this); }
+  };
   // Two calls that wait for the calibration behind the gate. The second has heard where it is.
   struct Pair {
     std::future<CalibrateOutcome> first;
@@ -105,8 +108,7 @@ class CalibrateJoinTest : public CalibrateTest {
 };
 
 TEST_F(CalibrateJoinTest, TheSameIdJoinsTheCalibrationThatRuns) {
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   Pair pair;
   WaitTogether(gate, pair);
   auto& [first, context, second, message] = pair;
@@ -156,8 +158,7 @@ TEST_F(CalibrateJoinTest, AnErrorIsToldToAllWhoWait) {
 //   runs | ALREADY_EXISTS, REQUEST_ID_REUSED | BadProfileTest.ARequestIdIsOfOneRequest
 TEST_F(CalibrateJoinTest, AnotherRequestUnderTheIdIsRefused) {
   ServeWith(seconds(60), /*max_calibrations=*/2, Tenants::kMany);
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   auto first = CalibrateLater(Named(), "acme");
   gate.AwaitStart();
   v1::CalibrateRequest other = Named();
@@ -176,16 +177,14 @@ TEST_F(CalibrateJoinTest, AnotherRequestUnderTheIdIsRefused) {
 
 TEST_F(CalibrateJoinTest, ACallThatComesBackFindsItsCalibration) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate);
   ComeBack(Named(), gate);
 }
 
 TEST_F(CalibrateJoinTest, OneThatEndsAloneIsStoredAndToldOf) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate);
   gate.Go();
   while (StoredVersion("legal") == 0) std::this_thread::sleep_for(milliseconds(1));
@@ -202,8 +201,7 @@ TEST_F(CalibrateJoinTest, OneThatEndsAloneIsStoredAndToldOf) {
 
 TEST_F(CalibrateJoinTest, OneThatNobodyComesBackToEnds) {
   ServeWith(milliseconds(50));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate);
   AwaitStop();
   const auto calibrations = records_.AwaitCalibrations(1);
@@ -215,16 +213,14 @@ TEST_F(CalibrateJoinTest, OneThatNobodyComesBackToEnds) {
 // Its timer is not that of the time before.
 TEST_F(CalibrateJoinTest, WhoComesBackInTimeKeepsIt) {
   ServeWith(milliseconds(300));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate);
   ComeBack(Named(), gate, "", milliseconds(600));
 }
 
 TEST_F(CalibrateJoinTest, WithoutAnIdOfTheClientsNobodyCanComeBack) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Request(), gate);
   AwaitStop();
   EXPECT_EQ(StoredVersion("legal"), 0);
@@ -232,8 +228,7 @@ TEST_F(CalibrateJoinTest, WithoutAnIdOfTheClientsNobodyCanComeBack) {
 
 TEST_F(CalibrateJoinTest, OneThatNobodyWaitsForGivesItsPlaceToItsTenant) {
   ServeWith(seconds(60), 1, Tenants::kMany);
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate, "acme");
   Work();
   EXPECT_EQ(ReasonOf(Calibrate(Request("code"), "globex").status), "CALIBRATION_BUSY");
@@ -280,8 +275,7 @@ TEST_F(CalibrateJoinTest, WhereThoseThatEndHaveEveryThreadTheNextIsToldToWait) {
 
 TEST_F(CalibrateJoinTest, TheDeadlineOfTheLastCallEndsIt) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
   EXPECT_EQ(stub_->Calibrate(&context, Named())->Finish().error_code(),
@@ -295,8 +289,7 @@ TEST_F(CalibrateJoinTest, TheDeadlineOfTheLastCallEndsIt) {
 
 TEST_F(CalibrateJoinTest, ACancelEndsItForAllWhoWait) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   Pair pair;
   WaitTogether(gate, pair);
   auto& [first, context, second, message] = pair;
@@ -342,8 +335,7 @@ TEST_F(CalibrateJoinTest, OnlyTheTenantsOwnCalibrationIsCancelled) {
   limits_ = std::make_unique<TenantLimits>();
   ASSERT_TRUE(limits_->Apply(R"({"tenants": {"acme": {"max_calls": 1}}})").ok());
   ServeWith(seconds(60), 1, Tenants::kMany);
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   auto call = CalibrateLater(Named(), "acme");
   gate.AwaitStart();
   EXPECT_EQ(ReasonOf(Cancel("once", "globex")), "CALIBRATION_NOT_FOUND");
@@ -355,8 +347,7 @@ TEST_F(CalibrateJoinTest, OnlyTheTenantsOwnCalibrationIsCancelled) {
 
 TEST_F(CalibrateJoinTest, ADeadlineEndsItsOwnCallWhileOthersWait) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   auto other = CalibrateLater(Named());
   gate.AwaitStart();
   grpc::ClientContext context;
@@ -372,13 +363,11 @@ TEST_F(CalibrateJoinTest, ADeadlineEndsItsOwnCallWhileOthersWait) {
 
 TEST_F(CalibrateJoinTest, ADrainEndsItForAllAndAlone) {
   ServeWith(seconds(60), /*max_calibrations=*/2);
-  Gate alone;
-  TellBehind(alone);
+  ToldGate alone(*this);
   v1::CalibrateRequest left = Named("left");
   left.set_request_id("left");
   BeginAndLeave(left, alone);
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   Pair pair;
   WaitTogether(gate, pair);
   auto& [first, context, second, message] = pair;
@@ -394,8 +383,7 @@ TEST_F(CalibrateJoinTest, ADrainEndsItForAllAndAlone) {
 // With 60 s to live alone: it is not waited for.
 TEST_F(CalibrateJoinTest, AServerThatGoesWithoutADrainEndsOneThatIsAlone) {
   ServeWith(seconds(60));
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate);
   Serve();
   EXPECT_TRUE(stopped_);
@@ -412,8 +400,7 @@ TEST_F(CalibrateJoinTest, ItsTokensArePaidForOnceAndItHoldsNoCall) {
                                                    "burst_tokens": 40}}})")
                   .ok());
   ServeWith(seconds(60), 1, Tenants::kMany);
-  Gate gate;
-  TellBehind(gate);
+  ToldGate gate(*this);
   BeginAndLeave(Named(), gate, "acme");
   ComeBack(Named(), gate, "acme");
   EXPECT_EQ(ReasonOf(Calibrate(Request("code"), "acme").status), "TENANT_TOKENS");

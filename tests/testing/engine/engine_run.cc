@@ -76,6 +76,12 @@ EngineOptions OptionsFor(const TinyModel& model) {
   return options;
 }
 
+EngineOptions ReferenceOptionsFor(const TinyModel& model) {
+  EngineOptions options = OptionsFor(model);
+  options.backend.name = "reference";
+  return options;
+}
+
 double BatchTolerance() {
   return TestBackend() == "cuda" ? 1e-4 : 0.0;
 }

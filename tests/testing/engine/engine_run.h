@@ -16,6 +16,7 @@ namespace eta::testing {
 // in ETA_TEST_BACKEND, with exact products. "deferring" is the CPU with steps that are prepared and
 // run as on a GPU.
 EngineOptions OptionsFor(const TinyModel& model);
+EngineOptions ReferenceOptionsFor(const TinyModel& model);
 
 // How far a log-probability may move with the other rows of the batch. The bound is 0, except on
 // cuda, where the order of sums depends on the size of the step.

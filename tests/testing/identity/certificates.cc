@@ -1,6 +1,5 @@
 #include "tests/testing/identity/certificates.h"
 
-#include <openssl/bio.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
@@ -12,15 +11,6 @@ namespace eta::testing {
 namespace {
 
 constexpr long kDaySeconds = 24L * 3600;
-
-template <typename Write>
-std::string Pem(const Write& write) {
-  const std::unique_ptr<BIO, decltype(&BIO_free_all)> text(BIO_new(BIO_s_mem()), BIO_free_all);
-  write(text.get());
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(text.get(), &data);
-  return std::string(data, static_cast<size_t>(size));
-}
 
 void AddExtension(X509* certificate, X509* issuer, int kind, const std::string& value) {
   X509V3_CTX context;

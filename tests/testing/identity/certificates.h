@@ -1,6 +1,7 @@
 // Certificates for tests: an authority, and the certificates that it signs.
 #pragma once
 
+#include <openssl/bio.h>
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
@@ -8,6 +9,16 @@
 #include <string>
 
 namespace eta::testing {
+
+// What `write` writes to a BIO.
+template <typename Write>
+std::string Pem(const Write& write) {
+  const std::unique_ptr<BIO, decltype(&BIO_free_all)> text(BIO_new(BIO_s_mem()), BIO_free_all);
+  write(text.get());
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(text.get(), &data);
+  return std::string(data, static_cast<size_t>(size));
+}
 
 // As PEM.
 struct MadeCertificate {

@@ -1,6 +1,5 @@
 #include "tests/testing/identity/token_maker.h"
 
-#include <openssl/bio.h>
 #include <openssl/core_names.h>
 #include <openssl/ecdsa.h>
 #include <openssl/hmac.h>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "tests/testing/identity/certificates.h"
 
 namespace eta::testing {
 namespace {
@@ -26,15 +26,6 @@ EVP_PKEY* Generate(TokenAlgorithm algorithm, unsigned rsa_bits) {
       return EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519");
   }
   return nullptr;
-}
-
-template <typename Write>
-std::string Pem(const Write& write) {
-  const std::unique_ptr<BIO, decltype(&BIO_free_all)> text(BIO_new(BIO_s_mem()), BIO_free_all);
-  write(text.get());
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(text.get(), &data);
-  return std::string(data, static_cast<size_t>(size));
 }
 
 std::string Number(const BIGNUM* number, int bytes) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/testing/net/free_port.h"
 
 namespace eta::testing {
 namespace {
@@ -18,14 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{5};
-
-sockaddr_in Loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  return address;
-}
 
 int PortOf(const std::string& address) {
   return std::stoi("0" + address.substr(address.rfind(':') + 1));

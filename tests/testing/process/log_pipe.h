@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <future>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,14 @@ class LogPipe {
       begin = end + 1;
     }
     return lines;
+  }
+  // Ends the log, and reads what it still writes.
+  template <typename Writer>
+  std::vector<std::string> ReadRest(std::optional<Writer>& log) {
+    auto lines = std::async(std::launch::async, [this] { return ReadAll(); });
+    log.reset();
+    CloseWriter();
+    return lines.get();
   }
 
  private:

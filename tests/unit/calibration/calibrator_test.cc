@@ -492,9 +492,7 @@ TEST(Calibrate, SameTwiceAndBesideTraffic) {
 }
 
 TEST(Calibrate, ReferenceBackendAgrees) {
-  EngineOptions options = OptionsFor(Gated());
-  options.backend.name = "reference";
-  const auto engine = Start(options);
+  const auto engine = Start(ReferenceOptionsFor(Gated()));
   CalibrationJob job = MatchJob();
   job.samples.resize(2);
   const auto judge = RunJob(*engine, job);

@@ -370,8 +370,7 @@ TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
   options.max_step_tokens = 50;
   options.max_running = 5;
   const auto chunked = Start(options);
-  options = OptionsFor(model);
-  options.backend.name = "reference";
+  options = ReferenceOptionsFor(model);
   options.backend.compute = BackendOptions().compute;
   const auto reference = Start(options);
   ASSERT_TRUE(engine && chunked && reference);

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -119,11 +118,7 @@ TEST(Log, AReaderThatStallsHoldsUpNobodyAndHearsHowMuchItMissed) {
   const int64_t dropped = log->dropped();
   EXPECT_GT(dropped, 0);
 
-  std::vector<std::string> lines;
-  std::thread reader([&] { lines = pipe.ReadAll(); });
-  log.reset();
-  pipe.CloseWriter();
-  reader.join();
+  const std::vector<std::string> lines = pipe.ReadRest(log);
   int64_t written = 0;
   int64_t missed = 0;
   int last = -1;
@@ -155,11 +150,7 @@ TEST(Log, NoFloodOfLinesNorOfDenialsPushesOutAChange) {
   for (int i = 0; i < kChanges; ++i) log->Write(Numbered(i).Rank(LogRank::kChange));
   const int64_t dropped = log->dropped();
 
-  std::vector<std::string> lines;
-  std::thread reader([&] { lines = pipe.ReadAll(); });
-  log.reset();
-  pipe.CloseWriter();
-  reader.join();
+  const std::vector<std::string> lines = pipe.ReadRest(log);
   int64_t missed = 0, missed_audit = 0;
   int next = 0;
   for (const std::string& line : lines) {

@@ -23,11 +23,7 @@ constexpr int32_t kSwitch =
 
 class MinMass : public ::testing::Test {
  protected:
-  EngineOptions Options() const {
-    EngineOptions options = OptionsFor(model_);
-    options.backend.name = "reference";
-    return options;
-  }
+  EngineOptions Options() const { return ReferenceOptionsFor(model_); }
   // Loses: only the newest block is read, and what is rescued.
   Request Losing(std::optional<float> min_mass, uint32_t seed = 1) const {
     Request request = Greedy(Prompt(kPrompt, seed), kTokens);

@@ -22,11 +22,7 @@ namespace {
 
 class Shadow : public ::testing::Test {
  protected:
-  EngineOptions Options() const {
-    EngineOptions options = OptionsFor(model_);
-    options.backend.name = "reference";
-    return options;
-  }
+  EngineOptions Options() const { return ReferenceOptionsFor(model_); }
   Pass MakePass(const AttentionChoice& attention) const {
     return {.tokens = Prompt(140, 5), .attention = attention, .decode_from = 70, .shadow = true};
   }
