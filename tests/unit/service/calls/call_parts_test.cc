@@ -1,10 +1,29 @@
-#include "service/wire/payload_digest.h"
-
+// When a cancel counts as the deadline's, and what makes two requests the same.
 #include "eta/v1/calibrate.pb.h"
 #include "gtest/gtest.h"
+#include "service/calls/admission.h"
+#include "service/wire/payload_digest.h"
 
 namespace eta {
 namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+
+const Clock::time_point kDeadline = Clock::time_point() + hours(1);
+
+TEST(CancelledForDeadline, OnlyIfTheDeadlineHadPassedWhenTheCancelCame) {
+  EXPECT_TRUE(HadPassed(kDeadline, kDeadline));
+  EXPECT_TRUE(HadPassed(kDeadline, kDeadline + minutes(5)));
+  EXPECT_TRUE(HadPassed(kDeadline, kDeadline - milliseconds(20))) << "by the client's clock it had";
+  EXPECT_FALSE(HadPassed(kDeadline, kDeadline - milliseconds(21)));
+  EXPECT_FALSE(HadPassed(kDeadline, kDeadline - minutes(59))) << "however long the deadline was";
+}
+
+TEST(CancelledForDeadline, NotWithoutADeadline) {
+  EXPECT_FALSE(HadPassed(Clock::time_point::max(), kDeadline));
+}
 
 std::string Digest(const v1::CalibrateRequest& request, const std::string& method = "Calibrate") {
   const auto digest = PayloadDigest(method, request);
