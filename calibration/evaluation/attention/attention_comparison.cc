@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<AttentionComparison>> AttentionComparison::Load(
 absl::StatusOr<std::unique_ptr<RunnerPool>> AttentionComparison::MakeRunners(
     int32_t context, std::span<const int32_t> window, int32_t prefill) {
   auto runners = std::make_unique<RunnerPool>(*runtime_, context);
-  RETURN_IF_ERROR(FitConstants(runners->Source(), rivals(), window, prefill, attentions_));
+  RETURN_IF_ERROR(FitConstants(runners->Source(), rivals(), window, prefill,
+                               tokenizer_->special_ids(), attentions_));
   return runners;
 }
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 
 namespace eta {
 namespace {
@@ -12,13 +12,14 @@ namespace {
 // A row in so many is looked at: neighbours meet the same blocks.
 constexpr int32_t kRowStride = 61;
 
-absl::Status RunFull(SequenceRunner& runner, AttentionOptions options,
-                     std::span<const int32_t> tokens) {
-  options.admit_all = true;
-  options.relative = false;
-  RETURN_IF_ERROR(runner.Begin(
-      {.attention = options,
-       .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
+absl::Status RunFull(SequenceRunner& runner, EvaluatedAttention attention,
+                     std::span<const int32_t> special_ids, std::span<const int32_t> tokens) {
+  attention.options.admit_all = true;
+  attention.options.relative = false;
+  attention.profile = nullptr;
+  attention.head_z = false;
+  RETURN_IF_ERROR(runner.Begin(SequenceSettingsOf(attention, special_ids, runner.config(),
+                                                  static_cast<int64_t>(tokens.size()))));
   return runner.RunPrompt(tokens);
 }
 
@@ -26,6 +27,7 @@ absl::Status RunFull(SequenceRunner& runner, AttentionOptions options,
 
 absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
                           std::span<const int32_t> window, int32_t prefill,
+                          std::span<const int32_t> special_ids,
                           std::vector<EvaluatedAttention>& attentions) {
   const auto tokens = window.first(window.size() - 1);
   const auto scored = static_cast<int32_t>(tokens.size()) - prefill;
@@ -35,7 +37,7 @@ absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
     const ModelConfig& config = runner->config();
     std::vector<SampledBounds> sample;
     rivals.CollectBounds(&sample, prefill, scored < kRowStride ? 1 : kRowStride);
-    const absl::Status run = RunFull(*runner, attention.options, tokens);
+    const absl::Status run = RunFull(*runner, attention, special_ids, tokens);
     rivals.CollectBounds(nullptr);
     RETURN_IF_ERROR(run);
     ASSIGN_OR_RETURN(std::vector<float> thresholds,

@@ -13,10 +13,11 @@
 namespace eta {
 
 // Gives every attention with `constants` a profile of such thresholds. They are chosen on rows of
-// the window from `prefill` on, under full attention. Runners run on `rivals`. InvalidArgument
-// for a union that this window cannot have.
+// the window from `prefill` on, under full attention. Runners run on `rivals`; `special_ids` as in
+// SequenceSettingsOf. InvalidArgument for a union that this window cannot have.
 absl::Status FitConstants(const RunnerSource& runners, RivalBackend& rivals,
                           std::span<const int32_t> window, int32_t prefill,
+                          std::span<const int32_t> special_ids,
                           std::vector<EvaluatedAttention>& attentions);
 
 }  // namespace eta

@@ -20,13 +20,7 @@ absl::Status Feed(SequenceRunner& runner, std::span<const int32_t> tokens) {
   RETURN_IF_ERROR(runner.Begin(
       {.attention = {.uniform_floor = false, .admit_all = true},
        .rope_theta = RopeTheta(runner.config(), static_cast<int64_t>(tokens.size()))}));
-  const auto step = static_cast<size_t>(runner.max_rows());
-  for (size_t begin = 0; begin < tokens.size(); begin += step) {
-    const size_t count = std::min(step, tokens.size() - begin);
-    RETURN_IF_ERROR(
-        runner.Run({.tokens = tokens.subspan(begin, count), .kind = RowKind::kPrefill}));
-  }
-  return absl::OkStatus();
+  return runner.RunPrompt(tokens);
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ absl::StatusOr<AttentionScore> ArmBench::Score(const std::string& name,
                                                int32_t prefill, bool recall) {
   ASSIGN_OR_RETURN(EvaluatedAttention attention, Attention(name));
   std::vector<EvaluatedAttention> one = {std::move(attention)};
-  RETURN_IF_ERROR(FitConstants(runners_.Source(), bench_.rivals(), windows.front(), prefill, one));
+  RETURN_IF_ERROR(FitConstants(runners_.Source(), bench_.rivals(), windows.front(), prefill,
+                               bench_.tokenizer().special_ids(), one));
   ASSIGN_OR_RETURN(std::vector<AttentionScore> scores,
                    EvaluatePerplexity(runners_.Source(), windows, one,
                                       {.prefill = prefill,

@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/calibrate/collected_cells.h"
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 
 namespace eta {
 namespace {
@@ -24,21 +24,23 @@ constexpr int32_t kMostLength = 1 << 24;
 // Runs windows as prompts under the predictor's thresholds and solves the constants, [L, HQ].
 class Calibration {
  public:
-  Calibration(SequenceRunner& runner, Backend& backend) : runner_(runner), backend_(backend) {}
+  Calibration(SequenceRunner& runner, Backend& backend, std::span<const int32_t> special_ids)
+      : runner_(runner), backend_(backend), special_ids_(special_ids) {}
 
   absl::StatusOr<std::vector<float>> Solve(const Windows& windows,
-                                           const AttentionOptions& options) {
+                                           const EvaluatedAttention& attention) {
     const ModelConfig& config = runner_.config();
     ASSIGN_OR_RETURN(auto collected,
                      CollectedCells::Create(config.num_layers, config.num_query_heads, bins_));
     for (const std::vector<int32_t>& window : windows) {
       const auto tokens = std::span(window).first(window.size() - 1);
-      ASSIGN_OR_RETURN(std::vector<uint64_t> cells, Cells(tokens, options));
+      ASSIGN_OR_RETURN(std::vector<uint64_t> cells, Cells(tokens, attention));
       RETURN_IF_ERROR(collected.Add(cells, static_cast<int64_t>(tokens.size())));
     }
-    ASSIGN_OR_RETURN(const auto solved,
-                     SolveFrozenThresholds(collected.histogram(),
-                                           {.beta = config.beta, .offset = options.offset}));
+    ASSIGN_OR_RETURN(
+        const auto solved,
+        SolveFrozenThresholds(collected.histogram(),
+                              {.beta = config.beta, .offset = attention.options.offset}));
     std::vector<float> thresholds;
     for (const FrozenThreshold& head : solved) {
       thresholds.push_back(static_cast<float>(head.threshold));
@@ -48,7 +50,7 @@ class Calibration {
 
  private:
   absl::StatusOr<std::vector<uint64_t>> Cells(std::span<const int32_t> tokens,
-                                              const AttentionOptions& options) {
+                                              const EvaluatedAttention& attention) {
     const ModelConfig& config = runner_.config();
     std::vector<uint64_t> cells(static_cast<size_t>(config.num_layers) *
                                 static_cast<size_t>(config.num_query_heads) *
@@ -56,9 +58,8 @@ class Calibration {
     const size_t bytes = cells.size() * sizeof(uint64_t);
     ASSIGN_OR_RETURN(auto buffer, backend_.Allocate(bytes));
     backend_.Upload(buffer->data(), cells.data(), bytes);
-    RETURN_IF_ERROR(
-        runner_.Begin({.attention = options,
-                       .rope_theta = RopeTheta(config, static_cast<int64_t>(tokens.size()))}));
+    RETURN_IF_ERROR(runner_.Begin(
+        SequenceSettingsOf(attention, special_ids_, config, static_cast<int64_t>(tokens.size()))));
     const auto most = static_cast<size_t>(runner_.max_rows());
     for (size_t begin = 0; begin < tokens.size(); begin += most) {
       RETURN_IF_ERROR(runner_.Run(
@@ -73,6 +74,7 @@ class Calibration {
 
   SequenceRunner& runner_;
   Backend& backend_;
+  std::span<const int32_t> special_ids_;
   ScoreBins bins_;
 };
 
@@ -122,9 +124,9 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
   ASSIGN_OR_RETURN(judged[1], bench.Windows(text, 2 * length, (count + 1) / 2));
   ASSIGN_OR_RETURN(const auto runner, arms.runners().For(bench.Geometry()));
   ASSIGN_OR_RETURN(const auto dynamic, arms.Attention(kDefaultArm));
-  ASSIGN_OR_RETURN(
-      const auto thresholds,
-      Calibration(*runner, *bench.runtime().shared_backend()).Solve(calibration, dynamic.options));
+  ASSIGN_OR_RETURN(const auto thresholds, Calibration(*runner, *bench.runtime().shared_backend(),
+                                                      bench.tokenizer().special_ids())
+                                              .Solve(calibration, dynamic));
   bench.Progress(1, 3);
   Table table = {.name = "frozen",
                  .title = "Dynamic against calibrated thresholds",

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/evaluation/attention/sequence_settings.h"
 #include "engine/base/status_macros.h"
-#include "engine/model/rope_base.h"
 #include "kernels/system/usable_cpus.h"
 
 namespace eta {
@@ -42,12 +42,8 @@ std::string SampleText(const DiagnosticSample& sample) {
 
 absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
                          const EvaluatedAttention& attention, size_t rows) {
-  return runner.Begin(
-      {.attention = attention.options,
-       .tempered_ids = attention.temper_special
-                           ? std::span<const int32_t>(bench.tokenizer().special_ids())
-                           : std::span<const int32_t>(),
-       .rope_theta = RopeTheta(bench.config(), static_cast<int64_t>(rows))});
+  return runner.Begin(SequenceSettingsOf(attention, bench.tokenizer().special_ids(), bench.config(),
+                                         static_cast<int64_t>(rows)));
 }
 
 absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,

@@ -153,7 +153,7 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
     for (Side* side : {host_.get(), gpu_.get()}) {
       const auto runner = side->Runner();
       std::vector<EvaluatedAttention> fitted = ways;
-      ASSERT_EQ(FitConstants(OnlyRunner(*runner), *side->rivals, window_, kPrefill, fitted),
+      ASSERT_EQ(FitConstants(OnlyRunner(*runner), *side->rivals, window_, kPrefill, {}, fitted),
                 absl::OkStatus());
       const auto measured = EvaluatePerplexity(*runner, windows, fitted,
                                                {.prefill = kPrefill, .rivals = side->rivals.get()})

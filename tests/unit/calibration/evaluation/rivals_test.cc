@@ -187,16 +187,42 @@ TEST_F(RivalsTest, SharedReadsAttendToWhatTheGroupReads) {
 TEST_F(RivalsTest, ConstantsReadAboutTheUnionThatTheyWereFittedTo) {
   std::vector<EvaluatedAttention> ways = {Way(nullptr, {.pinned_blocks = 1, .sink_blocks = 1})};
   ways[0].constants = 0.6;
-  ASSERT_EQ(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, ways),
+  ASSERT_EQ(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, {}, ways),
             absl::OkStatus());
   ASSERT_NE(ways[0].profile, nullptr);
   EXPECT_EQ(ways[0].profile->thresholds.size(), 2u * 4u);
   EXPECT_NEAR(Score(ways)[0].union_density, 0.6, 0.05);
   ways[0].constants = 0.01;
   EXPECT_EQ(
-      GetErrorDetail(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, ways))
+      GetErrorDetail(FitConstants(OnlyRunner(*runner_), *backend_, windows_[0], kPrefill, {}, ways))
           .field,
       "attention");
+}
+
+TEST(FitConstants, TempersKeysAsTheirJudgeDoes) {
+  const TinyModel model;
+  const auto checkpoint = Checkpoint::Open(model.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto config = ParseModelConfig(checkpoint->config_json());
+  RivalBackend backend(*MakeBackend({.name = "reference"}), 2);
+  const auto runner = SequenceRunner::Create(
+      *checkpoint, backend,
+      {.geometry = MakeKvGeometry(*config, DType::kFloat32), .max_context = 200});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  std::vector<int32_t> window(201);
+  for (size_t i = 0; i < window.size(); ++i) window[i] = static_cast<int32_t>(i * i * 37 % 8000);
+  const int32_t special_ids[] = {0, 37};
+  const auto fitted = [&](bool temper, std::span<const int32_t> ids) {
+    std::vector<EvaluatedAttention> ways(1);
+    ways[0].temper_special = temper;
+    ways[0].constants = 0.7;
+    EXPECT_EQ(FitConstants(OnlyRunner(**runner), backend, window, 100, ids, ways),
+              absl::OkStatus());
+    return ways[0].profile ? ways[0].profile->thresholds : std::vector<float>();
+  };
+  const std::vector<float> plain = fitted(false, special_ids);
+  EXPECT_EQ(plain, fitted(true, {}));
+  EXPECT_NE(plain, fitted(true, special_ids));
 }
 
 // The kinds that read records, boxes, keys and sums; a window has none.
