@@ -56,11 +56,8 @@ void BlockMisses::Plan(const BatchView& batch) {
 
 void BlockMisses::AppendKv(const AppendKvParams& params) {
   ForwardingBackend::AppendKv(params);
-  KeptLayer& layer = layers_.try_emplace(params.kv.tiles, params.geometry).first->second;
-  // Another runner's cache may stand where one of another geometry stood. Only this layer's stood
-  // here: those of the step's other layers hold what their rows stored.
-  if (layer.geometry() != params.geometry) layer = KeptLayer(params.geometry);
-  layer.Keep(batch_, params, *this, {.keys = true}, workers_);
+  const auto [layer, added] = layers_.try_emplace(params.kv.tiles, params.geometry);
+  layer->second.Keep(batch_, params, *this, {.keys = true}, workers_);
 }
 
 void BlockMisses::DecodeAttention(const AttentionParams& params) {

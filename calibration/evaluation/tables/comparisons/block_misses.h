@@ -29,8 +29,12 @@ class BlockMisses : public ForwardingBackend {
   // Looks at rows whose position is a multiple of `stride`.
   BlockMisses(std::shared_ptr<Backend> backend, bool gated, int32_t stride);
 
-  // Counts from 0 again.
-  void Reset() { counts_ = {}; }
+  // Counts from 0 again, and forgets the caches, in whose place others may stand. Sequences behind
+  // it begin at position 0.
+  void Reset() {
+    counts_ = {};
+    layers_.clear();
+  }
   const MissCounts& counts() const { return counts_; }
 
   void Plan(const BatchView& batch) override;

@@ -160,7 +160,7 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
   std::vector<float> rows(size_t{kKeys} * kHeadDim, 1.0f);
   std::vector<int32_t> table(6);
   std::iota(table.begin(), table.end(), 0);
-  KvGeometry geometry = {.num_kv_heads = 1, .head_dim = kHeadDim, .block_size = 4};
+  KvGeometry geometry = {.num_kv_heads = 1, .head_dim = kHeadDim, .block_size = 8};
   const TensorView view = {
       .data = rows.data(), .rows = kKeys, .cols = kHeadDim, .stride = kHeadDim};
   const std::vector<int32_t> tokens(kKeys);
@@ -175,30 +175,32 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
   const auto append = [&](int32_t layer) {
     misses.AppendKv({.k = view, .v = view, .geometry = geometry, .kv = {.tiles = &caches[layer]}});
   };
-  geometry.dtype = DType::kFloat32;
   plan(RowKind::kPrefill, 0, kKeys - 1);
   append(1);
-  geometry.dtype = DType::kFloat16;
+  misses.Reset();
+  geometry.block_size = 4;
   plan(RowKind::kPrefill, 0, kKeys - 1);
   append(0);
   append(1);
   plan(RowKind::kDecode, kKeys - 1, 1);
-  append(0);
   float threshold = 0.0f;  // every score is 16
   uint32_t blocks[8] = {};
   uint32_t heads[8] = {};
   int32_t count = 0;
-  misses.DecodeAttention(
-      {.q = view,
-       .thresholds = {.data = &threshold, .rows = 1, .cols = 1, .stride = 1},
-       .num_query_heads = 1,
-       .geometry = geometry,
-       .kv = {.tiles = &caches[0]},
-       .softmax_scale = 1.0f,
-       .selection = {
-           .blocks = blocks, .heads = heads, .counts = &count, .capacity = 8, .rows = 1}});
-  EXPECT_EQ(misses.counts().keys, kKeys);
-  EXPECT_EQ(misses.counts().missed_keys, kKeys - 1) << "all but the tail's";
+  for (const int32_t layer : {0, 1}) {
+    append(layer);
+    misses.DecodeAttention(
+        {.q = view,
+         .thresholds = {.data = &threshold, .rows = 1, .cols = 1, .stride = 1},
+         .num_query_heads = 1,
+         .geometry = geometry,
+         .kv = {.tiles = &caches[layer]},
+         .softmax_scale = 1.0f,
+         .selection = {
+             .blocks = blocks, .heads = heads, .counts = &count, .capacity = 8, .rows = 1}});
+  }
+  EXPECT_EQ(misses.counts().keys, 2 * kKeys);
+  EXPECT_EQ(misses.counts().missed_keys, 2 * (kKeys - 1)) << "all but the tails'";
 }
 
 TEST(BlockSizeTable, HasEverySizeAtAboutOneUnion) {
