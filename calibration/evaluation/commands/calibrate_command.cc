@@ -18,6 +18,7 @@
 #include "calibration/evaluation/commands/calibrate_report.h"
 #include "calibration/evaluation/commands/commands.h"
 #include "calibration/evaluation/commands/progress_bar.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/runtime/runtime_flags.h"
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/profiles/profile_json.h"
@@ -298,16 +299,15 @@ absl::Status CalibrateCommand::Run() const {
 }  // namespace
 
 void AddCalibrateCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* sub = app.add_subcommand(
-      "calibrate", "Makes a threshold profile from texts of a domain, as the server's Calibrate");
-  auto command = std::make_shared<CalibrateCommand>();
-  command->Register(*sub);
-  sub->footer(
-      "Documents are cut into sequences, and held out whole: two at least, three for\n"
-      "--max_perplexity_increase of a model that predicts thresholds. What is measured is measured "
-      "on the second half of each\n"
-      "sequence as decode rows, the first half being the prompt. See calibration/README.md.");
-  sub->callback([command, &status] { status = command->Run(); });
+  AddCommand<CalibrateCommand>(
+      app, status, "calibrate",
+      "Makes a threshold profile from texts of a domain, as the server's Calibrate")
+      ->footer(
+          "Documents are cut into sequences, and held out whole: two at least, three for\n"
+          "--max_perplexity_increase of a model that predicts thresholds. What is measured is "
+          "measured "
+          "on the second half of each\n"
+          "sequence as decode rows, the first half being the prompt. See calibration/README.md.");
 }
 
 }  // namespace eta

@@ -2,11 +2,11 @@
 
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands/commands.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/gguf_writer/gguf_export.h"
 
@@ -23,6 +23,19 @@ struct ExportGgufCommand {
   std::string output;
   std::string dtype = "q8_0";
 
+  void Register(CLI::App& command) {
+    command.add_option("MODEL", model, "The folder or GGUF file")->required();
+    command
+        .add_option("OUT", output,
+                    "The file to write. It must be absent, and is there whole or not at all")
+        ->required();
+    command
+        .add_option("--dtype", dtype,
+                    "Type of the matrices; norms, biases, what predicts thresholds and the index "
+                    "metric are float32")
+        ->check(CLI::IsMember({"q8_0", "float16", "bfloat16", "float32"}))
+        ->capture_default_str();
+  }
   absl::Status Run() const {
     ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
     ASSIGN_OR_RETURN(const auto written, ExportGguf(checkpoint, output, kTypes.at(dtype)));
@@ -37,23 +50,10 @@ struct ExportGgufCommand {
 }  // namespace
 
 void AddExportGgufCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* command = app.add_subcommand(
-      "export-gguf",
+  AddCommand<ExportGgufCommand>(
+      app, status, "export-gguf",
       "Writes a model, a folder or a GGUF file, as a GGUF file, with gate, thresholds and index "
       "metric");
-  auto options = std::make_shared<ExportGgufCommand>();
-  command->add_option("MODEL", options->model, "The folder or GGUF file")->required();
-  command
-      ->add_option("OUT", options->output,
-                   "The file to write. It must be absent, and is there whole or not at all")
-      ->required();
-  command
-      ->add_option("--dtype", options->dtype,
-                   "Type of the matrices; norms, biases, what predicts thresholds and the index "
-                   "metric are float32")
-      ->check(CLI::IsMember({"q8_0", "float16", "bfloat16", "float32"}))
-      ->capture_default_str();
-  command->callback([options, &status] { status = options->Run(); });
 }
 
 }  // namespace eta

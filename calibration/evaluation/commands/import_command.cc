@@ -1,12 +1,11 @@
 // eta-eval import: a model, from a GGUF file or a folder, as a folder in Hugging Face's layout.
 
 #include <cstdio>
-#include <memory>
-#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands/commands.h"
+#include "calibration/evaluation/runtime/program.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_writer.h"
@@ -21,6 +20,20 @@ struct ImportCommand {
   std::string output;
   std::string dtype = "native";
 
+  void Register(CLI::App& command) {
+    command.add_option("MODEL", model, "The GGUF file or folder")->required();
+    command
+        .add_option("OUT", output,
+                    "The folder to write. It must be absent or empty, and is there whole or not at "
+                    "all")
+        ->required();
+    command
+        .add_option("--dtype", dtype,
+                    "Type of the weights; native: as they are stored, and float32 for what a GGUF "
+                    "file has quantised")
+        ->check(CLI::IsMember({"native", "float32", "float16", "bfloat16"}))
+        ->capture_default_str();
+  }
   absl::Status Run() const {
     ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model));
     ASSIGN_OR_RETURN(const auto config, ParseModelConfig(checkpoint.config_json()));
@@ -38,22 +51,9 @@ struct ImportCommand {
 }  // namespace
 
 void AddImportCommand(CLI::App& app, absl::Status& status) {
-  CLI::App* command = app.add_subcommand(
-      "import", "Writes a model, a GGUF file or a folder, as a folder in Hugging Face's layout");
-  auto options = std::make_shared<ImportCommand>();
-  command->add_option("MODEL", options->model, "The GGUF file or folder")->required();
-  command
-      ->add_option("OUT", options->output,
-                   "The folder to write. It must be absent or empty, and is there whole or not at "
-                   "all")
-      ->required();
-  command
-      ->add_option("--dtype", options->dtype,
-                   "Type of the weights; native: as they are stored, and float32 for what a GGUF "
-                   "file has quantised")
-      ->check(CLI::IsMember({"native", "float32", "float16", "bfloat16"}))
-      ->capture_default_str();
-  command->callback([options, &status] { status = options->Run(); });
+  AddCommand<ImportCommand>(
+      app, status, "import",
+      "Writes a model, a GGUF file or a folder, as a folder in Hugging Face's layout");
 }
 
 }  // namespace eta
