@@ -305,8 +305,7 @@ void AddCalibrateCommand(CLI::App& app, absl::Status& status) {
       ->footer(
           "Documents are cut into sequences, and held out whole: two at least, three for\n"
           "--max_perplexity_increase of a model that predicts thresholds. What is measured is "
-          "measured "
-          "on the second half of each\n"
+          "measured on the second half of each\n"
           "sequence as decode rows, the first half being the prompt. See calibration/README.md.");
 }
 

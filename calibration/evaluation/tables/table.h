@@ -51,8 +51,6 @@ struct Table {
 
 // A share with its Wilson interval. REQUIRES: 0 <= hits <= n.
 TableCell ShareCell(int64_t hits, int64_t n);
-// The mean of `values`, which are taken to be independent, with Student's interval.
-TableCell MeanCell(const std::vector<double>& values);
 // exp of a mean loss with its interval: a perplexity, or a ratio of two.
 TableCell ExpCell(const MeanInterval& loss, int64_t n);
 inline TableCell PlainCell(double value, int64_t n = 0) {

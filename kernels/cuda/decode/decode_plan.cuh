@@ -20,7 +20,6 @@ inline constexpr int kMaxStages = 12;
 // The most lists (row, KV head) that one launch plans in shared memory. More rows take more
 // launches.
 inline constexpr int kMaxLists = 1024;
-inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kNoScore =
     -1e30f;  // below any logit, and finite so that exp2 of differences is defined
 

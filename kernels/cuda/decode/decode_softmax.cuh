@@ -68,7 +68,7 @@ struct WarpState {
                                            static_cast<int64_t>(kv_head) * group + head] -
                                row.offset
                          : 0.0f;
-        gate_shift[tile][i] = args.beta * kLog2e * threshold;
+        gate_shift[tile][i] = args.beta * kLog2E * threshold;
         const bool floored = head < group && HasFloor(args, row, row_index, kv_head * group + head);
         max[tile][i] = floored ? 0.0f : kNoScore;
         floor_weight[tile][i] = floored ? 1.0f : 0.0f;
@@ -101,7 +101,7 @@ struct WarpState {
     if (note.tempered() != 0) Temper(note, scores, corrections);
 
     // Logits in units of log2. A token that is not admitted weighs nothing.
-    float logit_scale[2] = {args.scale * kLog2e, args.scale * kLog2e};
+    float logit_scale[2] = {args.scale * kLog2E, args.scale * kLog2E};
     int exponents[2];  // exponents of the values
     bool grows = false;
     if constexpr (Tokens::kScaled) {

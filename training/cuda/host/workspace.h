@@ -14,17 +14,7 @@ namespace eta::training::cuda {
 // piece as soon as the one before has been launched: all of them run on one stream.
 class Workspace {
  public:
-  enum class Use {
-    kRows,
-    kBlockGrads,
-    kBlockGates,
-    kProduct,
-    kHost,
-    kLogits,
-    kSums,
-    kOrder,
-    kCount
-  };
+  enum class Use { kRows, kBlockGrads, kBlockGates, kProduct, kHost, kLogits, kSums, kCount };
 
   explicit Workspace(eta::cuda::Device& device) : device_(device) {}
   ~Workspace();

@@ -72,8 +72,8 @@ TEST(Table, JsonKeepsSharesAndSaysWhatWasNotMeasured) {
   EXPECT_EQ(json["columns"][1]["unit"], "share");
 }
 
-// Expected: R, prop.test(8, 10, correct = FALSE) and t.test(c(1, 2, 3, 4)).
-TEST(Table, IntervalsOfSharesAndMeans) {
+// Expected: R, prop.test(8, 10, correct = FALSE).
+TEST(Table, IntervalsOfShares) {
   const TableCell share = ShareCell(8, 10);
   EXPECT_DOUBLE_EQ(*share.value, 0.8);
   EXPECT_NEAR(share.interval->first, 0.4901625, 1e-6);
@@ -81,11 +81,6 @@ TEST(Table, IntervalsOfSharesAndMeans) {
   EXPECT_FALSE(ShareCell(0, 0).value.has_value());
   EXPECT_GT(ShareCell(0, 9).interval->second, 0.2);
   EXPECT_NEAR(ShareCell(0, 9).interval->first, 0.0, 1e-12);
-  const TableCell mean = MeanCell({1, 2, 3, 4});
-  EXPECT_DOUBLE_EQ(*mean.value, 2.5);
-  EXPECT_NEAR(mean.interval->first, 0.4457397, 5e-3);
-  EXPECT_NEAR(mean.interval->second, 4.5542603, 5e-3);
-  EXPECT_FALSE(MeanCell({1, 2}).interval.has_value());
 }
 
 }  // namespace
