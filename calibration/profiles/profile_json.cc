@@ -298,6 +298,10 @@ void ReadHeader(JsonFields& fields, PortableProfile& profile) {
 
 }  // namespace
 
+std::string_view Name(ProfileTargetKind kind) {
+  return kTargets[static_cast<size_t>(kind)];
+}
+
 absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   const ProfileContent& content = profile.content;
   ASSIGN_OR_RETURN(const std::string digest, ProfileContentDigest(content));
@@ -330,7 +334,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   });
   Write("relative_threshold", content.relative_c, json);
   json.Key("target").BeginObject();
-  json.Key("kind").Value(kTargets[static_cast<size_t>(content.target.kind)]);
+  json.Key("kind").Value(Name(content.target.kind));
   json.Key("value").Value(content.target.value);
   json.End();
   json.Key("reached").BeginObject();

@@ -47,6 +47,8 @@ enum class ProfileTargetKind : uint8_t {
   kDynamicUnionDensity = 4,
   kRetainedMass = 5,  // share of full attention's softmax, (0, 1]; relative thresholds only
 };
+std::string_view Name(ProfileTargetKind kind);  // "match_dynamic": in JSON
+
 struct ProfileTarget {
   ProfileTargetKind kind = ProfileTargetKind::kMatchDynamic;
   double value = 0.0;

@@ -1,6 +1,5 @@
 #include "calibration/evaluation/commands/calibrate_report.h"
 
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -14,14 +13,6 @@ namespace eta {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::array<const char*, 6> kTargets = {"match_dynamic",         "head_density",
-                                                 "union_density",         "max_perplexity_increase",
-                                                 "dynamic_union_density", "retained_mass"};
-
-const char* KindName(ProfileTargetKind kind) {
-  return kTargets[static_cast<size_t>(kind)];
-}
 
 std::string MeasuredLine(const char* name, const DecodeMeasurement& measured,
                          const DecodeMeasurement& full) {
@@ -83,7 +74,7 @@ Json AsJson(const DecodeMeasurement& measured) {
 }  // namespace
 
 std::string TargetName(const ProfileTarget& target) {
-  const char* name = KindName(target.kind);
+  const std::string name(Name(target.kind));
   if (target.kind == ProfileTargetKind::kMatchDynamic) return name;
   return absl::StrCat(name, " ", target.value);
 }
@@ -137,7 +128,8 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
       {"backend", run.backend},
       {"output", run.output},
       {"seconds", run.seconds},
-      {"target", {{"kind", KindName(content.target.kind)}, {"value", content.target.value}}},
+      {"target",
+       {{"kind", std::string(Name(content.target.kind))}, {"value", content.target.value}}},
       {"calibration_sequences", evidence.calibration_sequences},
       {"calibration_tokens", evidence.calibration_tokens},
       {"held_out_sequences", evidence.held_out_sequences},

@@ -83,7 +83,7 @@ absl::Status PerplexityCommand::Run() const {
                              .kv_dtype = std::string(Name(runtime.kv_dtype)),
                              .index = std::string(Name(geometry.index)),
                              .index_dtype = std::string(Name(geometry.index_dtype)),
-                             .weights = runtime.weights == WeightFormat::kInt8 ? "int8" : "native",
+                             .weights = std::string(Name(runtime.weights)),
                              .context = flags.context,
                              .prefill = flags.prefill,
                              .windows = static_cast<int64_t>(cut.size())};

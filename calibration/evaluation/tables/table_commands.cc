@@ -115,8 +115,7 @@ struct ReportCommand {
     const std::string key = absl::StrCat(
         model, " ", bench->runtime().backend().name() == "cuda" ? backend : std::string(), " ",
         std::string(Name(runtime.kv_dtype)), " ", std::string(Name(bench->Geometry().index)), " ",
-        std::string(Name(bench->Geometry().index_dtype)), " ",
-        runtime.weights == WeightFormat::kInt8 ? "int8" : "native");
+        std::string(Name(bench->Geometry().index_dtype)), " ", std::string(Name(runtime.weights)));
     ProgressBar bar;
     constexpr int64_t kSteps = 10'000;
     return WriteReport(*bench,
