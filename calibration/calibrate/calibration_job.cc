@@ -212,7 +212,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
   return prepared;
 }
 
-absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared) {
+absl::Status MakeNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared) {
   size_t longest = 0;
   for (const auto* side : {&prepared.split.calibration, &prepared.split.held_out}) {
     for (const auto& sequence : *side) longest = std::max(longest, sequence.size());

@@ -18,7 +18,7 @@ struct PreparedJob {
   // tokens already.
   ProfileContent content;
   SampleSplit split;
-  std::vector<NeedleWindow> needles;  // of HideNeedles; may be empty
+  std::vector<NeedleWindow> needles;  // of MakeNeedles; may be empty
   // True if the model has thresholds to match: a predictor, and a gate that the thresholds centre.
   bool has_dynamic_gate = false;
   double beta = 0.0;  // steepness of the soft density
@@ -49,6 +49,6 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
 // Hides needles in the held-out text, in windows as long as the sequences; of documents shorter
 // than a sequence, as the longest. INVALID_ARGUMENT (samples) if the job asks for a retrieval and
 // the text has no place for needles.
-absl::Status HideNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared);
+absl::Status MakeNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared);
 
 }  // namespace eta

@@ -490,7 +490,7 @@ absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop) {
   ASSIGN_OR_RETURN(PreparedJob prepared, PrepareJob(engine.info(), engine.limits(), job));
-  RETURN_IF_ERROR(HideNeedles(engine, job, prepared));
+  RETURN_IF_ERROR(MakeNeedles(engine, job, prepared));
   return Calibration(engine, job, std::move(prepared), observer, stop).Run();
 }
 
