@@ -340,10 +340,10 @@ class Calibration {
 
   absl::Status MeasureHeldOut(const AttentionChoice& attention, DecodeMeasurement& measurement,
                               bool mass = false) {
-    const absl::StatusOr<DecodeMeasurement> measured =
-        passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass});
-    if (measured.ok()) measurement = *measured;
-    return measured.status();
+    ASSIGN_OR_RETURN(
+        measurement,
+        passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass}));
+    return absl::OkStatus();
   }
 
   absl::Status Verify(CalibrationResult& result) {

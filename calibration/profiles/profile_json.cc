@@ -238,7 +238,7 @@ absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
   const absl::Status single = ReadNeedles(fields, "single_needles", evidence.single_needles);
   const absl::Status multi = ReadNeedles(fields, "multi_needles", evidence.multi_needles);
   for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic, single, multi}) {
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }
@@ -398,7 +398,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   const std::string wanted = fields.Text("content_sha256");
 
   for (const absl::Status& status : {fields.Finish(), target, reached, evidence}) {
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(status);
   }
   RETURN_IF_ERROR(CheckProfileName("name", profile.name));
   ASSIGN_OR_RETURN(const std::string digest, ProfileContentDigest(content));

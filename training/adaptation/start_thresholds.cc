@@ -82,8 +82,8 @@ absl::StatusOr<std::vector<LinearThresholds>> FitStartThresholds(TrainingModel& 
     const absl::StatusOr<Tensor> hidden = model.Hidden(
         batch, settings,
         [&seen](int32_t layer, const Tensor& q, const Tensor& k) { seen.Add(layer, q, k); });
-    if (!hidden.ok()) return hidden.status();
-    if (!seen.status().ok()) return seen.status();
+    RETURN_IF_ERROR(hidden.status());
+    RETURN_IF_ERROR(seen.status());
   }
   std::vector<LinearThresholds> thresholds;
   for (const ThresholdFit& fit : fits) thresholds.push_back(fit.Solve(options.mass));

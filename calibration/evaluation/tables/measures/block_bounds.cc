@@ -47,8 +47,7 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
                .index = outlier ? IndexKind::kOutlier : IndexKind::kMoment,
                .index_dtype = outlier ? DType::kInt8 : DType::kFloat16};
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, MakeBackend({.name = "reference"}));
-  const absl::StatusOr<KvLayout> layout = backend->Layout(geometry_);
-  if (!layout.ok()) return layout.status();
+  ASSIGN_OR_RETURN(const KvLayout layout, backend->Layout(geometry_));
 
   const auto d = static_cast<size_t>(window_->head_dim);
   const auto heads = static_cast<size_t>(window_->num_kv_heads);
@@ -65,9 +64,9 @@ absl::Status BlockBounds::MakeRecords(const RecordedLayer& layer) {
     }
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> tiles,
-                   backend->Allocate(blocks * layout->tile_bytes));
+                   backend->Allocate(blocks * layout.tile_bytes));
   ASSIGN_OR_RETURN(const std::unique_ptr<Buffer> memory,
-                   backend->Allocate(blocks * layout->record_bytes));
+                   backend->Allocate(blocks * layout.record_bytes));
   const auto or_null = [](const std::vector<float>& values) {
     return values.empty() ? nullptr : values.data();
   };

@@ -118,15 +118,14 @@ int64_t FirstInteger(const std::vector<SqlRow>& rows) {
 
 // Only one replica migrates at a time. The others find the work done.
 absl::Status Migrate(PostgresConnection& connection) {
-  absl::Status status = connection.Run("BEGIN; SELECT pg_advisory_xact_lock(1163149648)");
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(connection.Run("BEGIN; SELECT pg_advisory_xact_lock(1163149648)"));
   ASSIGN_OR_RETURN(const auto there,
                    connection.Run("SELECT COUNT(*) FROM (SELECT to_regclass('eta_store') AS t) s"
                                   " WHERE t IS NOT NULL",
                                   {}));
   if (FirstInteger(there) == 0) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (status = connection.Run(kPostgresSchema); !status.ok()) return status;
+    RETURN_IF_ERROR(connection.Run(kPostgresSchema));
   }
   ASSIGN_OR_RETURN(const auto version, connection.Run("SELECT schema_version FROM eta_store", {}));
   if (FirstInteger(version) > kPostgresVersion) {
@@ -138,14 +137,14 @@ absl::Status Migrate(PostgresConnection& connection) {
   if (FirstInteger(version) == 1) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
     for (const char* statements : kPostgresUses) {
-      if (status = connection.Run(statements); !status.ok()) return status;
+      RETURN_IF_ERROR(connection.Run(statements));
     }
   }
   if (FirstInteger(version) < 3) {
     if (ETA_FAILPOINT(kStoreMigrate)) return StoreIoError();
-    if (status = connection.Run(kPostgresModelColumns); !status.ok()) return status;
+    RETURN_IF_ERROR(connection.Run(kPostgresModelColumns));
     for (const char* statements : kPostgresModels) {
-      if (status = connection.Run(statements); !status.ok()) return status;
+      RETURN_IF_ERROR(connection.Run(statements));
     }
   }
   return connection.Commit();

@@ -77,7 +77,7 @@ absl::StatusOr<SqlEnd> NameVersion(SqlSession& session, const Tenant& tenant, co
       "INSERT INTO eta_aliases (tenant, name, alias, model_fingerprint, version)"
       " VALUES ($1, $2, $3, $4, $5)",
       std::vector<SqlValue>{tenant.id(), put.name, put.alias, model, put.version});
-  if (!set.ok()) return set.status();
+  RETURN_IF_ERROR(set.status());
   return SqlEnd::kCommit;
 }
 

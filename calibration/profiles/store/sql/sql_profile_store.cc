@@ -164,7 +164,7 @@ absl::StatusOr<SqlEnd> SqlProfileStore::Insert(SqlSession& session, const Tenant
                             TextOrNull(record.request_id), TextOrNull(record.payload_digest),
                             SqlBytes{std::move(blob)}, fingerprint,
                             int64_t{record.staged ? 1 : 0}});
-  if (!added.ok()) return added.status();
+  RETURN_IF_ERROR(added.status());
   if (ETA_FAILPOINT(kStorePut)) return StoreFull();
   RETURN_IF_ERROR(NoteChange(session, tenant, put.name));
   inserted.stored = std::make_shared<const ProfileRecord>(std::move(record));
@@ -193,7 +193,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
                                                      const PutProfile& put) const {
   RETURN_IF_ERROR(CheckPutFields(put));
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
-  const absl::Status status = database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
+  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
     found = RequestRecord(session, tenant, put);
     if (!found.ok() || *found != nullptr) return found.status();
     const std::string model = CountedModel(Served(), put.content.model_fingerprint);
@@ -204,8 +204,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
                              model.empty() ? put.content.model_fingerprint : model, put.stage,
                              /*added=*/1));
     return CheckQuota(session, tenant, QuotaOf(tenant), surplus, 1);
-  });
-  if (!status.ok()) return status;
+  }));
   const absl::Status health = database_->Health();
   if (*found == nullptr && HasReason(health, "STORE_FAILED")) return health;
   return found;
@@ -367,7 +366,7 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
     const SqlRows done = session.Run(
         "UPDATE eta_profiles SET staged = 0 WHERE tenant = $1 AND name = $2 AND version = $3",
         std::vector<SqlValue>{tenant.id(), promote.name, promote.version});
-    if (!done.ok()) return done.status();
+    RETURN_IF_ERROR(done.status());
     if (ETA_FAILPOINT(kStorePut)) return StoreFull();
     ASSIGN_OR_RETURN(SurplusVersions surplus, Surplus(session, tenant, promote.name,
                                                       model.empty() ? state->fingerprint : model,
@@ -379,11 +378,10 @@ absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile
     RETURN_IF_ERROR(NoteChange(session, tenant, promote.name));
     return SqlEnd::kCommit;
   };
-  const absl::Status status = database_->Write(tenant, body);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(database_->Write(tenant, body));
   TellRemoved(tenant, promote.name, removed);
   feed_.Tell({.tenant = tenant, .name = promote.name});
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status SqlProfileStore::DeleteVersion(const Tenant& tenant, const std::string& name,
@@ -402,11 +400,10 @@ absl::Status SqlProfileStore::DeleteVersion(const Tenant& tenant, const std::str
     RETURN_IF_ERROR(NoteChange(session, tenant, name));
     return SqlEnd::kCommit;
   };
-  const absl::Status status = database_->Write(tenant, body);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(database_->Write(tenant, body));
   quarantine_.Forget(tenant, name, version);
   feed_.Tell({.tenant = tenant, .name = name});
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& name,
@@ -427,11 +424,10 @@ absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& na
     RETURN_IF_ERROR(NoteChange(session, tenant, name));
     return SqlEnd::kCommit;
   };
-  const absl::Status status = database_->Write(tenant, body);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(database_->Write(tenant, body));
   quarantine_.Forget(tenant, name);
   feed_.Tell({.tenant = tenant, .name = name});
-  return status;
+  return absl::OkStatus();
 }
 
 Lease SqlProfileStore::Watch(ProfileWatcher watcher) {

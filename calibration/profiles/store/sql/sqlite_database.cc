@@ -240,7 +240,7 @@ absl::Status StartLog(SqliteConnection& connection, std::chrono::milliseconds bu
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       continue;
     }
-    if (!mode.ok()) return mode.status();
+    RETURN_IF_ERROR(mode.status());
     const auto* name = mode->empty() ? nullptr : std::get_if<std::string>(&mode->front().front());
     if (name != nullptr && *name == "wal") return absl::OkStatus();
     return absl::FailedPreconditionError(
