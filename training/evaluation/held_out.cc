@@ -117,7 +117,7 @@ absl::StatusOr<HeldOutResult> HeldOut::Measure(
   for (size_t i = 0; i < options_.texts.size(); ++i) {
     const auto windows = std::span(windows_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
     ASSIGN_OR_RETURN(const std::vector<AttentionScore> scores,
-                     EvaluatePerplexity(*runner, windows, attentions,
+                     EvaluatePerplexity(OnlyRunner(*runner), windows, attentions,
                                         {.prefill = prefill(),
                                          .recall = false,
                                          .special_ids = tokenizer_.special_ids(),
@@ -128,7 +128,7 @@ absl::StatusOr<HeldOutResult> HeldOut::Measure(
   if (needles_.empty()) return result;
   ASSIGN_OR_RETURN(
       const std::vector<NeedleScore> needles,
-      EvaluateNeedles(*runner, needles_, attentions,
+      EvaluateNeedles(OnlyRunner(*runner), needles_, attentions,
                       {.special_ids = tokenizer_.special_ids(), .progress = progress}));
   result.needles = static_cast<int32_t>(needles_.size());
   result.full_hits = Hits(needles.front());

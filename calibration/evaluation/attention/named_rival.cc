@@ -1,6 +1,5 @@
 #include "calibration/evaluation/attention/named_rival.h"
 
-#include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/h2o.h"
 #include "calibration/evaluation/rivals/oracle.h"
 #include "calibration/evaluation/rivals/quest.h"
@@ -21,9 +20,8 @@ std::shared_ptr<const Rival> NamedRival(const AttentionName& name, Gate gate, fl
       return MakeOracle(static_cast<float>(number));
     case AttentionKind::kWindow:
     case AttentionKind::kStreaming:
-      return MakeWindow({number});
     case AttentionKind::kBigBird:
-      return MakeBigBird({number}, static_cast<int32_t>(second));
+      return MakeWindow({number}, static_cast<int32_t>(second));
     case AttentionKind::kH2o:
       return MakeH2o(
           {.window = {number}, .share = second, .silu = gate == Gate::kSilu, .beta = beta});

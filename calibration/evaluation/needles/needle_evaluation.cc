@@ -220,10 +220,4 @@ absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
   return scores;
 }
 
-absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
-    SequenceRunner& runner, std::span<const NeedleWindow> windows,
-    std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options) {
-  return EvaluateNeedles(OnlyRunner(runner), windows, attentions, options);
-}
-
 }  // namespace eta

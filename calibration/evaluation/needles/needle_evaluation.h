@@ -53,9 +53,5 @@ struct NeedleScore {
 absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
     const RunnerSource& runners, std::span<const NeedleWindow> windows,
     std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options);
-// On one runner, for all of them.
-absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
-    SequenceRunner& runner, std::span<const NeedleWindow> windows,
-    std::span<const EvaluatedAttention> attentions, const NeedleEvaluationOptions& options);
 
 }  // namespace eta

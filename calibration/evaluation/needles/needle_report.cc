@@ -18,20 +18,22 @@ int64_t Hits(const NeedleScore& score) {
 
 }  // namespace
 
-std::string NeedlesTable(const NeedlesRun& run, std::span<const NeedleWindow> windows,
-                         std::span<const EvaluatedAttention> attentions,
+std::string NeedlesTable(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                         int32_t keys, std::span<const NeedleWindow> windows,
                          std::span<const NeedleScore> scores) {
+  const std::vector<EvaluatedAttention>& attentions = comparison.attentions();
   size_t width = 9;
   for (const EvaluatedAttention& attention : attentions) {
     width = std::max(width, attention.name.size());
   }
   const int name_width = static_cast<int>(width);
-  std::string table =
-      absl::StrCat(windows.size(), " windows of ", run.context, " tokens with ", run.keys,
-                   run.keys == 1 ? " needle, " : " needles, ",
-                   run.prefill > 0 ? absl::StrCat("the first ", run.prefill, " of each as a prompt")
-                                   : std::string("all before the question as a prompt"),
-                   "; ", run.backend, "; index ", run.index, "\n");
+  std::string table = absl::StrCat(
+      windows.size(), " windows of ", flags.context, " tokens with ", keys,
+      keys == 1 ? " needle, " : " needles, ",
+      flags.prefill > 0 ? absl::StrCat("the first ", flags.prefill, " of each as a prompt")
+                        : std::string("all before the question as a prompt"),
+      "; ", comparison.runtime().backend().description(), "; index ",
+      std::string(Name(comparison.geometry().index)), "\n");
   absl::StrAppendFormat(&table, "%-*s  %8s  %6s  %6s  %s\n", name_width, "attention", "hits",
                         "loss", "union", "by depth, the first at the beginning");
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -44,17 +46,22 @@ std::string NeedlesTable(const NeedlesRun& run, std::span<const NeedleWindow> wi
   return table;
 }
 
-std::string NeedlesJson(const NeedlesRun& run, std::span<const NeedleWindow> windows,
-                        std::span<const EvaluatedAttention> attentions,
+std::string NeedlesJson(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                        int32_t keys, std::span<const NeedleWindow> windows,
                         std::span<const NeedleScore> scores) {
-  Json json = {{"model", run.model}, {"text", run.text},         {"backend", run.backend},
-               {"index", run.index}, {"context", run.context},   {"prefill", run.prefill},
-               {"keys", run.keys},   {"windows", windows.size()}};
+  Json json = {{"model", flags.runtime.model_dir},
+               {"text", flags.text},
+               {"backend", comparison.runtime().backend().description()},
+               {"index", std::string(Name(comparison.geometry().index))},
+               {"context", flags.context},
+               {"prefill", flags.prefill},
+               {"keys", keys},
+               {"windows", windows.size()}};
   json["depths"] = Json::array();
   for (const NeedleWindow& window : windows) json["depths"].push_back(window.depth);
   json["results"] = Json::array();
   for (size_t i = 0; i < scores.size(); ++i) {
-    json["results"].push_back({{"attention", attentions[i].name},
+    json["results"].push_back({{"attention", comparison.attentions()[i].name},
                                {"hits", Hits(scores[i])},
                                {"hit", scores[i].hits},
                                {"answer_loss", scores[i].answer_loss},

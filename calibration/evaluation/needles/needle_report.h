@@ -5,27 +5,18 @@
 #include <span>
 #include <string>
 
+#include "calibration/evaluation/attention/attention_comparison.h"
 #include "calibration/evaluation/needles/needle_evaluation.h"
 
 namespace eta {
 
-struct NeedlesRun {
-  std::string model;
-  std::string text;
-  std::string backend;
-  std::string index;  // kind of records
-  int32_t context = 0;
-  int32_t prefill = 0;  // 0: all before the question
-  int32_t keys = 1;
-};
-
 // One line per attention, with a sign per window in the order of depths: + a hit, - none.
-std::string NeedlesTable(const NeedlesRun& run, std::span<const NeedleWindow> windows,
-                         std::span<const EvaluatedAttention> attentions,
+std::string NeedlesTable(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                         int32_t keys, std::span<const NeedleWindow> windows,
                          std::span<const NeedleScore> scores);
 
-std::string NeedlesJson(const NeedlesRun& run, std::span<const NeedleWindow> windows,
-                        std::span<const EvaluatedAttention> attentions,
+std::string NeedlesJson(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                        int32_t keys, std::span<const NeedleWindow> windows,
                         std::span<const NeedleScore> scores);
 
 }  // namespace eta

@@ -62,15 +62,8 @@ absl::Status NeedlesCommand::Run() const {
                                     .progress = [&bar](int64_t done, int64_t total) {
                                       bar.Show(done, total);
                                     }}));
-  const NeedlesRun run = {.model = flags.runtime.model_dir,
-                          .text = flags.text,
-                          .backend = comparison.runtime().backend().description(),
-                          .index = std::string(Name(comparison.geometry().index)),
-                          .context = flags.context,
-                          .prefill = flags.prefill,
-                          .keys = needles.keys};
   const auto report = flags.json ? NeedlesJson : NeedlesTable;
-  std::fputs(report(run, windows, comparison.attentions(), scores).c_str(), stdout);
+  std::fputs(report(flags, comparison, needles.keys, windows, scores).c_str(), stdout);
   return absl::OkStatus();
 }
 

@@ -257,10 +257,4 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
   return scores;
 }
 
-absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
-    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
-    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options) {
-  return EvaluatePerplexity(OnlyRunner(runner), windows, attentions, options);
-}
-
 }  // namespace eta

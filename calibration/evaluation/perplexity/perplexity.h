@@ -56,9 +56,5 @@ struct AttentionScore {
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);
-// On one runner, for all of them.
-absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
-    SequenceRunner& runner, std::span<const std::vector<int32_t>> windows,
-    std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);
 
 }  // namespace eta

@@ -75,20 +75,8 @@ absl::Status PerplexityCommand::Run() const {
                                        .progress = [&bar](int64_t done, int64_t total) {
                                          bar.Show(done, total);
                                        }}));
-  const KvGeometry& geometry = comparison.geometry();
-  const RuntimeFlags& runtime = flags.runtime;
-  const PerplexityRun run = {.model = runtime.model_dir,
-                             .text = flags.text,
-                             .backend = comparison.runtime().backend().description(),
-                             .kv_dtype = std::string(Name(runtime.kv_dtype)),
-                             .index = std::string(Name(geometry.index)),
-                             .index_dtype = std::string(Name(geometry.index_dtype)),
-                             .weights = std::string(Name(runtime.weights)),
-                             .context = flags.context,
-                             .prefill = flags.prefill,
-                             .windows = static_cast<int64_t>(cut.size())};
   const auto report = flags.json ? PerplexityJson : PerplexityTable;
-  std::fputs(report(run, comparison.attentions(), scores).c_str(), stdout);
+  std::fputs(report(flags, comparison, std::ssize(cut), scores).c_str(), stdout);
   return absl::OkStatus();
 }
 

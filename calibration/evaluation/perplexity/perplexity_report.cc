@@ -91,18 +91,21 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
 
 }  // namespace
 
-std::string PerplexityTable(const PerplexityRun& run,
-                            std::span<const EvaluatedAttention> attentions,
-                            std::span<const AttentionScore> scores) {
+std::string PerplexityTable(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                            int64_t windows, std::span<const AttentionScore> scores) {
+  const std::vector<EvaluatedAttention>& attentions = comparison.attentions();
+  const KvGeometry& geometry = comparison.geometry();
   size_t width = 9;
   for (const EvaluatedAttention& attention : attentions) {
     width = std::max(width, attention.name.size());
   }
   const int name_width = static_cast<int>(width);
   std::string table =
-      absl::StrCat(run.windows, " windows of ", run.context, " tokens, the first ", run.prefill,
-                   " of each as a prompt; ", run.backend, "; KV cache ", run.kv_dtype, ", index ",
-                   run.index, " ", run.index_dtype, ", weights ", run.weights, "\n");
+      absl::StrCat(windows, " windows of ", flags.context, " tokens, the first ", flags.prefill,
+                   " of each as a prompt; ", comparison.runtime().backend().description(),
+                   "; KV cache ", std::string(Name(geometry.dtype)), ", index ",
+                   std::string(Name(geometry.index)), " ", std::string(Name(geometry.index_dtype)),
+                   ", weights ", std::string(Name(flags.runtime.weights)), "\n");
   const bool shadow = std::ranges::any_of(
       scores, [](const AttentionScore& score) { return score.shadow.has_value(); });
   const bool sparse_prefill = std::ranges::any_of(
@@ -136,17 +139,23 @@ std::string PerplexityTable(const PerplexityRun& run,
   return table;
 }
 
-std::string PerplexityJson(const PerplexityRun& run, std::span<const EvaluatedAttention> attentions,
-                           std::span<const AttentionScore> scores) {
-  Json json = {{"model", run.model},           {"text", run.text},
-               {"backend", run.backend},       {"kv_dtype", run.kv_dtype},
-               {"index", run.index},           {"index_dtype", run.index_dtype},
-               {"weights", run.weights},       {"context", run.context},
-               {"prefill", run.prefill},       {"windows", run.windows},
+std::string PerplexityJson(const ComparisonFlags& flags, const AttentionComparison& comparison,
+                           int64_t windows, std::span<const AttentionScore> scores) {
+  const KvGeometry& geometry = comparison.geometry();
+  Json json = {{"model", flags.runtime.model_dir},
+               {"text", flags.text},
+               {"backend", comparison.runtime().backend().description()},
+               {"kv_dtype", std::string(Name(geometry.dtype))},
+               {"index", std::string(Name(geometry.index))},
+               {"index_dtype", std::string(Name(geometry.index_dtype))},
+               {"weights", std::string(Name(flags.runtime.weights))},
+               {"context", flags.context},
+               {"prefill", flags.prefill},
+               {"windows", windows},
                {"intervals", IntervalMethod()}};
   json["results"] = Json::array();
   for (size_t i = 0; i < scores.size(); ++i) {
-    json["results"].push_back(AttentionJson(attentions[i], scores[i]));
+    json["results"].push_back(AttentionJson(comparison.attentions()[i], scores[i]));
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -7,6 +7,7 @@
 #include "kernels/quantize.h"
 
 namespace eta {
+
 void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out) {
   if (dtype == DType::kFloat8E4M3) {
     std::vector<uint8_t> codes(row.size());
@@ -15,6 +16,12 @@ void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out)
     return;
   }
   for (size_t i = 0; i < row.size(); ++i) out[i] = RoundTo(dtype, row[i]);
+}
+
+float BoxBound(std::span<const float> q, std::span<const float> low, std::span<const float> high) {
+  float sum = 0.0f;
+  for (size_t i = 0; i < q.size(); ++i) sum += std::max(q[i] * low[i], q[i] * high[i]);
+  return sum;
 }
 
 void KeptLayer::KeepKey(Block& block, int32_t offset, const float* key) const {

@@ -18,6 +18,9 @@ class HostRows;
 // K or V of one token and KV head, [d], as a cache of this type gives it back.
 void RoundToCache(DType dtype, std::span<const float> row, std::span<float> out);
 
+// The largest product with q of what lies in a box, [d] each.
+float BoxBound(std::span<const float> q, std::span<const float> low, std::span<const float> high);
+
 struct KeptParts {
   bool records = false;
   bool keys = false;

@@ -1,6 +1,5 @@
 #include "calibration/evaluation/rivals/quest.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "calibration/evaluation/rivals/top_k.h"
@@ -20,11 +19,8 @@ class Quest final : public Rival {
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
     std::vector<float> bounds(admitted.size());
     for (size_t j = 0; j < admitted.size(); ++j) {
-      const std::span<const float> low = head.blocks.low(static_cast<int32_t>(j));
-      const std::span<const float> high = head.blocks.high(static_cast<int32_t>(j));
-      for (size_t i = 0; i < head.q.size(); ++i) {
-        bounds[j] += std::max(head.q[i] * low[i], head.q[i] * high[i]);
-      }
+      const auto block = static_cast<int32_t>(j);
+      bounds[j] = BoxBound(head.q, head.blocks.low(block), head.blocks.high(block));
     }
     AdmitLargest(bounds, share_, admitted);
   }

@@ -8,17 +8,21 @@ namespace {
 
 class Window final : public Rival {
  public:
-  explicit Window(WindowLength window) : window_(window) {}
+  Window(WindowLength window, int32_t stride)
+      : window_(window), stride_(static_cast<size_t>(stride)) {}
 
   KeptParts needs() const override { return {}; }
   int64_t IndexBytes(const KvGeometry&, int32_t) const override { return 0; }
 
   void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
     AdmitWindow(window_, head.blocks, admitted);
+    if (stride_ == 0) return;
+    for (size_t j = 0; j < admitted.size(); j += stride_) admitted[j] = 1;
   }
 
  private:
   WindowLength window_;
+  size_t stride_;
 };
 
 }  // namespace
@@ -35,8 +39,8 @@ void AdmitWindow(WindowLength window, const RowBlocks& blocks, std::span<uint8_t
   std::ranges::fill(admitted.subspan(skipped), uint8_t{1});
 }
 
-std::shared_ptr<const Rival> MakeWindow(WindowLength window) {
-  return std::make_shared<Window>(window);
+std::shared_ptr<const Rival> MakeWindow(WindowLength window, int32_t stride) {
+  return std::make_shared<Window>(window, stride);
 }
 
 }  // namespace eta

@@ -23,7 +23,10 @@ void AdmitWindow(WindowLength window, const RowBlocks& blocks, std::span<uint8_t
 
 // Sliding window attention (Child et al., "Generating Long Sequences with Sparse Transformers",
 // 2019), and with sink blocks StreamingLLM (Xiao et al., "Efficient Streaming Language Models with
-// Attention Sinks", ICLR 2024): each head admits the window and nothing else.
-std::shared_ptr<const Rival> MakeWindow(WindowLength window);
+// Attention Sinks", ICLR 2024): each head admits the window and nothing else. With a `stride` above
+// 0 BigBird (Zaheer et al., "Big Bird: Transformers for Longer Sequences", NeurIPS 2020) as the
+// paper runs it: in the place of random blocks those whose ordinals are multiples of the stride.
+// Sinks are those of AttentionOptions.
+std::shared_ptr<const Rival> MakeWindow(WindowLength window, int32_t stride = 0);
 
 }  // namespace eta

@@ -17,8 +17,12 @@ struct TableColumn {
   std::string name;       // lower case with underscores: also the name in JSON
   std::string unit = {};  // "nats", "tokens", "%"...; empty: none
   int digits = 3;         // behind the point
-  bool percent = false;   // values are shares [0, 1] and shown times 100; `unit` is "%" then
+  bool percent = false;   // values are shares [0, 1] and shown times 100 (Percent)
 };
+
+inline TableColumn Percent(std::string name, int digits = 1) {
+  return {.name = std::move(name), .unit = "%", .digits = digits, .percent = true};
+}
 
 struct TableCell {
   std::optional<double> value = std::nullopt;  // nothing: not measured, or undefined

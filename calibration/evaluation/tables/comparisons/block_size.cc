@@ -61,9 +61,9 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
                    {"context", absl::StrCat(arms.context())},
                    {"prompt", absl::StrCat(prefill)}},
       .keys = {"block size", "attention"},
-      .columns = {{.name = "head", .unit = "%", .digits = 1, .percent = true},
-                  {.name = "union", .unit = "%", .digits = 1, .percent = true},
-                  {.name = "bytes", .unit = "%", .digits = 1, .percent = true},
+      .columns = {Percent("head"),
+                  Percent("union"),
+                  Percent("bytes"),
                   {.name = "perplexity", .digits = 3},
                   {.name = "ratio", .digits = 4}}};
   LineChart chart = {.title = "Perplexity by block size",

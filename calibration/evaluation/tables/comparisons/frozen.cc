@@ -142,9 +142,9 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
                  .keys = {"length", "thresholds"},
                  .columns = {{.name = "perplexity", .digits = 3},
                              {.name = "ratio", .digits = 4},
-                             {.name = "head", .unit = "%", .digits = 2, .percent = true},
-                             {.name = "union", .unit = "%", .digits = 2, .percent = true},
-                             {.name = "recall", .unit = "%", .digits = 1, .percent = true}}};
+                             Percent("head", 2),
+                             Percent("union", 2),
+                             Percent("recall")}};
   for (size_t at = 0; at < 2; ++at) {
     ASSIGN_OR_RETURN(const auto scores, Compare(arms, judged[at], thresholds));
     for (size_t i = 0; i < 2; ++i) {

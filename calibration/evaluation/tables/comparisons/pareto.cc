@@ -146,13 +146,13 @@ class Pareto {
                                 {"prompt", absl::StrCat(prefill)},
                                 {"needle context", absl::StrCat(needle_arms_.context())}},
                    .keys = {"family", "attention"},
-                   .columns = {{.name = "head", .unit = "%", .digits = 1, .percent = true},
-                               {.name = "union", .unit = "%", .digits = 1, .percent = true},
-                               {.name = "bytes", .unit = "%", .digits = 1, .percent = true},
-                               {.name = "recall", .unit = "%", .digits = 1, .percent = true},
-                               {.name = "missed", .unit = "%", .digits = 1, .percent = true},
+                   .columns = {Percent("head"),
+                               Percent("union"),
+                               Percent("bytes"),
+                               Percent("recall"),
+                               Percent("missed"),
                                {.name = "perplexity", .digits = 3},
-                               {.name = "needles", .unit = "%", .digits = 1, .percent = true}}};
+                               Percent("needles")}};
     LineChart chart = {.title = "Perplexity by bytes read",
                        .x_label = "bytes of K, V and index over all K and V",
                        .lines = {}};

@@ -70,10 +70,10 @@ class Quality {
               .keys = {"text", "attention"},
               .columns = {{.name = "perplexity", .digits = 3},
                           {.name = "ratio", .digits = 4},
-                          {.name = "accuracy", .unit = "%", .digits = 1, .percent = true},
-                          {.name = "head", .unit = "%", .digits = 1, .percent = true},
-                          {.name = "union", .unit = "%", .digits = 1, .percent = true},
-                          {.name = "bytes", .unit = "%", .digits = 1, .percent = true}}};
+                          Percent("accuracy"),
+                          Percent("head"),
+                          Percent("union"),
+                          Percent("bytes")}};
     const std::vector<BenchText> texts = bench_.Texts();
     const int32_t windows = bench_.Samples(16, 2);
     const bool tasks = bench_.settings().texts.empty();

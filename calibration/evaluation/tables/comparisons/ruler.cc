@@ -111,11 +111,11 @@ class Ruler {
   static std::vector<TableColumn> Columns() {
     std::vector<TableColumn> columns;
     for (const char* kind : kKinds) {
-      columns.push_back({.name = kind, .unit = "%", .digits = 1, .percent = true});
+      columns.push_back(Percent(kind));
     }
     for (const char* name :
          {"mean", "routine_head", "query_head", "routine_union", "query_union"}) {
-      columns.push_back({.name = name, .unit = "%", .digits = 1, .percent = true});
+      columns.push_back(Percent(name));
     }
     return columns;
   }

@@ -153,22 +153,18 @@ absl::StatusOr<Table> MeasureAlignment(TableBench& bench) {
       .counted = "rows",
       .keys = {"attention", "at"},
       .columns = {{.name = "cosine", .digits = 4},
-                  {.name = "shift", .unit = "%", .digits = 2, .percent = true},
+                  Percent("shift", 2),
                   {.name = "kl", .unit = "nats", .digits = 4},
-                  {.name = "top_1", .unit = "%", .digits = 2, .percent = true}}};
+                  Percent("top_1", 2)}};
   LineChart chart = {.title = "residual stream, sparse against full attention",
                      .x_label = "layer",
                      .y_label = "cosine"};
   for (size_t i = 0; i < attentions.size(); ++i) {
     const size_t first = table.rows.size();
     AddRows(attentions[i], sums[i], sample.Rows(), table);
-    FigureLine& line = chart.lines.emplace_back();
-    line.name = attentions[i];
-    line.dots = true;
-    for (size_t l = 0; l + 1 < sums[i].size(); ++l) {
-      const auto point = PointOf(static_cast<double>(l), table.rows[first + l].cells.front());
-      if (point) line.points.push_back(*point);
-    }
+    chart.lines.push_back(LineOf(attentions[i], sums[i].size() - 1, [&](size_t layer) {
+      return table.rows[first + layer].cells.front();
+    }));
   }
   table.figures.push_back(std::move(chart));
   return table;

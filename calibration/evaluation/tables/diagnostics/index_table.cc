@@ -134,7 +134,7 @@ absl::StatusOr<Table> MeasureIndex(TableBench& bench) {
       .settings = {{"offset", absl::StrFormat("%.1f", offset)}},
       .keys = {"index", "z", "b"}};
   for (const Column& column : kColumns) {
-    table.columns.push_back({.name = column.name, .unit = "%", .digits = 2, .percent = true});
+    table.columns.push_back(Percent(column.name, 2));
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     const auto part = Part(all, i);

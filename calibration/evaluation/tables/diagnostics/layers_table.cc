@@ -32,32 +32,22 @@ class LayersRun {
 
   // [L][windows]
   absl::StatusOr<std::vector<std::vector<LayerDensities>>> Measure() {
-    const KvGeometry geometry = bench_.Geometry();
-    ASSIGN_OR_RETURN(const auto attention, bench_.Attention("dynamic", geometry));
-    AttentionRecorder recorder(bench_.runtime().shared_backend(), bench_.config(), sample_.rows);
-    ASSIGN_OR_RETURN(const auto runner, bench_.MakeRunner(geometry, sample_.context, &recorder));
+    ASSIGN_OR_RETURN(const auto attention, bench_.Attention("dynamic", bench_.Geometry()));
     std::vector<std::vector<LayerDensities>> densities(layers_);
-    const auto total = static_cast<int64_t>(sample_.windows.size());
-    for (int64_t done = 0; done < total; ++done) {
-      bench_.Progress(done, total);
+    const auto feed = [&](SequenceRunner& runner, std::span<const int32_t> rows) -> absl::Status {
       for (auto& layer : densities) {
         layer.push_back({std::vector<double>(heads_), std::vector<double>(heads_)});
       }
-      recorder.Begin();
-      const auto& window = sample_.windows[static_cast<size_t>(done)];
-      const auto rows = std::span(window).first(static_cast<size_t>(sample_.context));
-      RETURN_IF_ERROR(BeginWindow(*runner, bench_, attention, rows.size()));
-      RETURN_IF_ERROR(runner->RunPrompt(rows.first(static_cast<size_t>(sample_.rows.first))));
-      RETURN_IF_ERROR(Decode(*runner, rows, densities));
-      if (!bench_.config().has_predictor) {
-        SetRelativeThresholds(recorder.window(), AttentionOptions().relative_c);
-      }
-      RETURN_IF_ERROR(ForEachOf(layers_, [&](size_t l) {
-        AddActive(recorder.window(), l, densities[l].back());
+      RETURN_IF_ERROR(runner.RunPrompt(rows.first(static_cast<size_t>(sample_.rows.first))));
+      return Decode(runner, rows, densities);
+    };
+    const auto visit = [&](const RecordedWindow& window) {
+      return ForEachOf(layers_, [&](size_t l) {
+        AddActive(window, l, densities[l].back());
         return absl::OkStatus();
-      }));
-    }
-    bench_.Progress(total, total);
+      });
+    };
+    RETURN_IF_ERROR(ObserveWindows(bench_, sample_, attention, feed, visit));
     return densities;
   }
 
@@ -171,7 +161,7 @@ absl::StatusOr<Table> MeasureLayers(TableBench& bench) {
       .counted = "decode rows",
       .keys = {"layer"}};
   for (const char* name : {"active", "head", "union", "least_head", "most_head"}) {
-    table.columns.push_back({.name = name, .unit = "%", .digits = 2, .percent = true});
+    table.columns.push_back(Percent(name, 2));
   }
   constexpr double kPaperFirstLayer = 0.96;
   LayerSums sums;

@@ -28,15 +28,10 @@ LineChart MassByLayer(const LayerSums& sums) {
                      .y_label = "share of the softmax",
                      .from_zero = true};
   for (const TailForm form : {TailForm::kRaw, TailForm::kMultiplicative}) {
-    FigureLine& line = chart.lines.emplace_back();
-    line.name = form == TailForm::kRaw ? "before the gate" : "after the gate";
-    line.dots = true;
-    for (size_t layer = 0; layer < sums.size(); ++layer) {
-      const TableCell cell =
-          RatioCell(sums[layer], TailSum(form, TailMetric::kMass), TailTerms(TailMetric::kMass));
-      const auto point = PointOf(static_cast<double>(layer), cell);
-      if (point) line.points.push_back(*point);
-    }
+    const char* name = form == TailForm::kRaw ? "before the gate" : "after the gate";
+    chart.lines.push_back(LineOf(name, sums.size(), [&](size_t layer) {
+      return RatioCell(sums[layer], TailSum(form, TailMetric::kMass), TailTerms(TailMetric::kMass));
+    }));
   }
   return chart;
 }

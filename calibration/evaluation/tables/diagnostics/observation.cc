@@ -46,21 +46,20 @@ absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
                                          static_cast<int64_t>(rows)));
 }
 
-absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,
-                            const std::function<absl::Status(const RecordedWindow&)>& visit) {
-  const KvGeometry geometry = bench.Geometry();
-  ASSIGN_OR_RETURN(EvaluatedAttention full, bench.Attention("full", geometry));
-  full.options.offset = offset;
+absl::Status ObserveWindows(
+    TableBench& bench, const DiagnosticSample& sample, const EvaluatedAttention& way,
+    const std::function<absl::Status(SequenceRunner&, std::span<const int32_t> rows)>& feed,
+    const std::function<absl::Status(const RecordedWindow&)>& visit) {
   AttentionRecorder recorder(bench.runtime().shared_backend(), bench.config(), sample.rows);
-  ASSIGN_OR_RETURN(const auto runner, bench.MakeRunner(geometry, sample.context, &recorder));
+  ASSIGN_OR_RETURN(const auto runner, bench.MakeRunner(way.geometry, sample.context, &recorder));
   const auto total = static_cast<int64_t>(sample.windows.size());
   for (int64_t done = 0; done < total; ++done) {
     bench.Progress(done, total);
     const std::vector<int32_t>& window = sample.windows[static_cast<size_t>(done)];
     const auto rows = std::span(window).first(static_cast<size_t>(sample.context));
     recorder.Begin();
-    RETURN_IF_ERROR(BeginWindow(*runner, bench, full, rows.size()));
-    RETURN_IF_ERROR(runner->RunPrompt(rows));
+    RETURN_IF_ERROR(BeginWindow(*runner, bench, way, rows.size()));
+    RETURN_IF_ERROR(feed(*runner, rows));
     if (!bench.config().has_predictor) {
       SetRelativeThresholds(recorder.window(), AttentionOptions().relative_c);
     }
@@ -68,6 +67,16 @@ absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, f
   }
   bench.Progress(total, total);
   return absl::OkStatus();
+}
+
+absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,
+                            const std::function<absl::Status(const RecordedWindow&)>& visit) {
+  ASSIGN_OR_RETURN(EvaluatedAttention full, bench.Attention("full", bench.Geometry()));
+  full.options.offset = offset;
+  const auto as_prompt = [](SequenceRunner& runner, std::span<const int32_t> rows) {
+    return runner.RunPrompt(rows);
+  };
+  return ObserveWindows(bench, sample, full, as_prompt, visit);
 }
 
 std::string ThresholdText(const ModelConfig& config) {
@@ -137,6 +146,16 @@ std::optional<FigurePoint> PointOf(double x, const TableCell& cell) {
   if (!cell.value) return std::nullopt;
   const auto [low, high] = cell.interval.value_or(std::pair(*cell.value, *cell.value));
   return FigurePoint{x, *cell.value, low, high};
+}
+
+FigureLine LineOf(const std::string& name, size_t count,
+                  const std::function<TableCell(size_t)>& cell) {
+  FigureLine line = {.name = name, .points = {}, .dots = true};
+  for (size_t i = 0; i < count; ++i) {
+    const auto point = PointOf(static_cast<double>(i), cell(i));
+    if (point) line.points.push_back(*point);
+  }
+  return line;
 }
 
 double TotalOf(std::span<const std::vector<double>> windows, size_t index) {

@@ -40,8 +40,13 @@ std::string SampleText(const DiagnosticSample& sample);
 absl::Status BeginWindow(SequenceRunner& runner, const TableBench& bench,
                          const EvaluatedAttention& attention, size_t rows);
 
-// Runs the windows with full attention at an offset, every row as a row of a prompt, and shows what
-// was recorded of each. A model that predicts no thresholds gets relative ones.
+// Runs the windows as `way` attends, by `feed`, and shows what was recorded of each. A model that
+// predicts no thresholds gets relative ones.
+absl::Status ObserveWindows(
+    TableBench& bench, const DiagnosticSample& sample, const EvaluatedAttention& way,
+    const std::function<absl::Status(SequenceRunner&, std::span<const int32_t> rows)>& feed,
+    const std::function<absl::Status(const RecordedWindow&)>& visit);
+// With full attention at an offset, every row as a row of a prompt.
 absl::Status ObserveWindows(TableBench& bench, const DiagnosticSample& sample, float offset,
                             const std::function<absl::Status(const RecordedWindow&)>& visit);
 // Which thresholds those are: for Table::method.
@@ -70,6 +75,9 @@ double TotalOf(std::span<const std::vector<double>> windows, size_t index);
 
 // A point of a line with the cell's interval; nothing where the cell has no value.
 std::optional<FigurePoint> PointOf(double x, const TableCell& cell);
+// The points of cells 0 .. count - 1, at these x.
+FigureLine LineOf(const std::string& name, size_t count,
+                  const std::function<TableCell(size_t)>& cell);
 
 // How intervals are made: for Table::method.
 inline constexpr char kWindowIntervals[] =

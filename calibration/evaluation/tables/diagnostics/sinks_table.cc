@@ -35,11 +35,8 @@ LineChart ByLayer(const Table& table) {
                      .y_label = "share of the softmax",
                      .from_zero = true};
   for (size_t column = 0; column < table.columns.size(); ++column) {
-    FigureLine line = {.name = table.columns[column].name, .dots = true};
-    for (size_t layer = 0; layer + 1 < table.rows.size(); ++layer) {
-      const auto point = PointOf(static_cast<double>(layer), table.rows[layer].cells[column]);
-      if (point) line.points.push_back(*point);
-    }
+    FigureLine line = LineOf(table.columns[column].name, table.rows.size() - 1,
+                             [&](size_t layer) { return table.rows[layer].cells[column]; });
     if (!line.points.empty()) chart.lines.push_back(std::move(line));
   }
   return chart;
@@ -61,9 +58,7 @@ absl::StatusOr<Table> MeasureSinks(TableBench& bench) {
       .paper = "its section on sinks: more than 50 % in dense models, less than 2 % under ETA",
       .counted = "rows of a head",
       .keys = {"layer"},
-      .columns = {{.name = "before_gate", .unit = "%", .digits = 2, .percent = true},
-                  {.name = "after_gate", .unit = "%", .digits = 2, .percent = true},
-                  {.name = "uniform", .unit = "%", .digits = 2, .percent = true}}};
+      .columns = {Percent("before_gate", 2), Percent("after_gate", 2), Percent("uniform", 2)}};
   for (size_t layer = 0; layer < sums.size(); ++layer) {
     table.rows.push_back(Row(absl::StrCat(layer), sums[layer], bench.config(), false));
   }

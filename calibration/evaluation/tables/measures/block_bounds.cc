@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "calibration/evaluation/rivals/kept_blocks.h"
 #include "engine/base/status_macros.h"
 #include "kernels/backends/make_backend.h"
 #include "kernels/block_bound.h"
@@ -123,11 +124,9 @@ std::vector<float> BlockBounds::Row(const RecordedRow& row, int32_t head) const 
       bounds[j] = BoundOf(records_[kv_head][j].View(), q, window_->softmax_scale).At(spec_.z);
       continue;
     }
-    const float* low = low_[kv_head].data() + j * q.size();
-    const float* high = high_[kv_head].data() + j * q.size();
-    float sum = 0.0f;
-    for (size_t i = 0; i < q.size(); ++i) sum += std::max(q[i] * low[i], q[i] * high[i]);
-    bounds[j] = window_->softmax_scale * sum;
+    const auto low = std::span(low_[kv_head]).subspan(j * q.size());
+    const auto high = std::span(high_[kv_head]).subspan(j * q.size());
+    bounds[j] = window_->softmax_scale * BoxBound(q, low, high);
   }
   return bounds;
 }

@@ -193,7 +193,7 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
                                                      const PutProfile& put) const {
   RETURN_IF_ERROR(CheckPutFields(put));
   absl::StatusOr<ProfilePtr> found = ProfilePtr();
-  RETURN_IF_ERROR(database_->Read(tenant, [&](SqlSession& session) -> absl::Status {
+  const auto check = [&](SqlSession& session) -> absl::Status {
     found = RequestRecord(session, tenant, put);
     if (!found.ok() || *found != nullptr) return found.status();
     const std::string model = CountedModel(Served(), put.content.model_fingerprint);
@@ -204,7 +204,8 @@ absl::StatusOr<ProfilePtr> SqlProfileStore::CheckPut(const Tenant& tenant,
                              model.empty() ? put.content.model_fingerprint : model, put.stage,
                              /*added=*/1));
     return CheckQuota(session, tenant, QuotaOf(tenant), surplus, 1);
-  }));
+  };
+  RETURN_IF_ERROR(database_->Read(tenant, check));
   const absl::Status health = database_->Health();
   if (*found == nullptr && HasReason(health, "STORE_FAILED")) return health;
   return found;

@@ -112,7 +112,7 @@ TEST_F(NeedlesTest, TheEmbeddedModelFindsThemWithFullAttentionAndNotWithoutTheir
       {{}, "dynamic"},
       // Nothing but the last block and the tail.
       {{.options = {.offset = -100.0f, .pinned_blocks = 1}}, "blind"}};
-  const auto scores = EvaluateNeedles(**runner, windows, ways, {}).value();
+  const auto scores = EvaluateNeedles(OnlyRunner(**runner), windows, ways, {}).value();
   EXPECT_THAT(scores[0].hits, Each(true));
   EXPECT_THAT(scores[1].hits, Each(true));
   EXPECT_THAT(scores[2].hits, Each(false));
@@ -145,9 +145,10 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
   for (const size_t other : {2, 4, 5}) EXPECT_FALSE(SamePrompt(ways[0], ways[other])) << other;
   EXPECT_FALSE(SamePrompt(ways[5], ways[5]));
   const NeedleEvaluationOptions options = {.prefill = 600, .rivals = backend.get()};
-  const auto together = EvaluateNeedles(**runner, windows, ways, options).value();
+  const auto together = EvaluateNeedles(OnlyRunner(**runner), windows, ways, options).value();
   for (size_t i = 0; i < ways.size(); ++i) {
-    const auto alone = EvaluateNeedles(**runner, windows, std::span(ways).subspan(i, 1), options);
+    const auto alone =
+        EvaluateNeedles(OnlyRunner(**runner), windows, std::span(ways).subspan(i, 1), options);
     ASSERT_TRUE(alone.ok()) << alone.status();
     EXPECT_EQ(together[i].hits, alone->front().hits) << ways[i].name;
     EXPECT_EQ(together[i].answer_loss, alone->front().answer_loss) << ways[i].name;

@@ -7,7 +7,6 @@
 
 #include "calibration/evaluation/attention/fit_constants.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
-#include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/h2o.h"
 #include "calibration/evaluation/rivals/oracle.h"
 #include "calibration/evaluation/rivals/quest.h"
@@ -140,7 +139,7 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
         Way(MakeTopK(0.3), sinks),
         Way(MakeQuest(0.3)),
         Way(MakeWindow({0.4}), {.pinned_blocks = 0}),
-        Way(MakeBigBird({0.2}, 4), sinks),
+        Way(MakeWindow({0.2}, 4), sinks),
         Way(MakeH2o({.window = {0.2}, .share = 0.3, .silu = gated, .beta = 5.0f}), sinks)};
     if (!gated) {
       ways.push_back(Way(MakeOracle(-3.9f)));
@@ -155,7 +154,7 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
       std::vector<EvaluatedAttention> fitted = ways;
       ASSERT_EQ(FitConstants(OnlyRunner(*runner), *side->rivals, window_, kPrefill, {}, fitted),
                 absl::OkStatus());
-      const auto measured = EvaluatePerplexity(*runner, windows, fitted,
+      const auto measured = EvaluatePerplexity(OnlyRunner(*runner), windows, fitted,
                                                {.prefill = kPrefill, .rivals = side->rivals.get()})
                                 .value();
       scores[side == gpu_.get()] = measured;
@@ -188,7 +187,7 @@ TEST_P(RivalsOnDevices, MissAsMuchAsInHostMemory) {
          {Way(nullptr, {.offset = -0.5f, .z = 0.5f}), Way(MakeQuest(0.1))}) {
       misses.Reset();
       const std::vector<EvaluatedAttention> one = {way};
-      ASSERT_TRUE(EvaluatePerplexity(*runner, windows, one,
+      ASSERT_TRUE(EvaluatePerplexity(OnlyRunner(*runner), windows, one,
                                      {.prefill = kPrefill, .rivals = side->rivals.get()})
                       .ok());
       counts[side == gpu_.get()].push_back(misses.counts());

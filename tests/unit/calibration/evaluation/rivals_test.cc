@@ -7,7 +7,6 @@
 
 #include "calibration/evaluation/attention/fit_constants.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
-#include "calibration/evaluation/rivals/big_bird.h"
 #include "calibration/evaluation/rivals/block_scores.h"
 #include "calibration/evaluation/rivals/constants.h"
 #include "calibration/evaluation/rivals/h2o.h"
@@ -131,7 +130,7 @@ class RivalsTest : public ::testing::Test {
   }
   std::vector<AttentionScore> Score(const std::vector<EvaluatedAttention>& attentions) {
     auto scores =
-        EvaluatePerplexity(*runner_, windows_, attentions,
+        EvaluatePerplexity(OnlyRunner(*runner_), windows_, attentions,
                            {.prefill = kPrefill, .recall = false, .rivals = backend_.get()});
     EXPECT_TRUE(scores.ok()) << scores.status();
     return *std::move(scores);
@@ -151,7 +150,7 @@ TEST_F(RivalsTest, WhoeverAdmitsAllComputesFullAttention) {
                              Way(MakeQuest(1.0), options),
                              Way(MakeOracle(-100.0f), options),
                              Way(MakeWindow({1e6}), options),
-                             Way(MakeBigBird({1.0}, 1), options),
+                             Way(MakeWindow({1.0}, 1), options),
                              Way(MakeH2o({.window = {16.0}, .share = 1.0}), options)});
   for (const AttentionScore& score : scores) {
     EXPECT_NEAR(score.loss.mean, scores[0].loss.mean, 1e-5);

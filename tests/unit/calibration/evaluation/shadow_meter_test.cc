@@ -31,7 +31,7 @@ class ShadowMeterTest : public ::testing::Test {
 
   std::optional<ShadowSummary> Measure(const AttentionOptions& options, double share) {
     const std::vector<EvaluatedAttention> ways = {{{.options = options}, "way"}};
-    const auto scores = EvaluatePerplexity(*runner_, windows_, ways,
+    const auto scores = EvaluatePerplexity(OnlyRunner(*runner_), windows_, ways,
                                            {.prefill = 64, .recall = false, .mass = share});
     EXPECT_TRUE(scores.ok()) << scores.status();
     return (*scores)[0].shadow;

@@ -153,7 +153,7 @@ TEST_F(DiagnosticsTest, DensitiesAreThoseThatPerplexityCounts) {
     const std::vector<EvaluatedAttention> attentions = {
         *bench->Attention("dynamic", bench->Geometry())};
     const auto scores =
-        EvaluatePerplexity(*runner, sample->windows, attentions,
+        EvaluatePerplexity(OnlyRunner(*runner), sample->windows, attentions,
                            {.prefill = sample->rows.first, .rivals = &bench->rivals()});
     ASSERT_TRUE(scores.ok()) << scores.status();
     const TableRow& all = Row(table, {"all"});
