@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 
 #include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
+#include "calibration/evaluation/runtime/read_meter.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -32,8 +32,7 @@ class NeedleRun {
       : runner_(runner),
         attention_(attention),
         options_(options),
-        attended_(Cells(runner.config().num_query_heads)),
-        read_(Cells(runner.config().num_kv_heads)),
+        meter_(runner, attention.options),
         logprobs_(static_cast<size_t>(runner.max_rows())),
         best_(static_cast<size_t>(runner.max_rows())) {}
 
@@ -63,10 +62,11 @@ class NeedleRun {
 
   NeedleScore Finish() {
     if (answer_tokens_ > 0) score_.answer_loss /= static_cast<double>(answer_tokens_);
-    score_.routine = routine_.Means();
-    score_.query = query_.Means();
-    const double rows = routine_.rows + query_.rows;
-    if (rows > 0.0) score_.union_density = (routine_.join + query_.join) / rows;
+    score_.routine = Means(routine_);
+    score_.query = Means(query_);
+    AttentionSums all = routine_;
+    all.Add(query_);
+    score_.union_density = Means(all).join;
     return score_;
   }
 
@@ -88,11 +88,11 @@ class NeedleRun {
         rows.logprobs = std::span(logprobs_).first(count);
         rows.best = std::span(best_).first(count);
       }
-      if (kind == RowKind::kDecode) {
-        rows.outputs = {.tokens_attended = attended_.data(), .tokens_read = read_.data()};
-      }
+      if (kind == RowKind::kDecode) rows.outputs = meter_.Outputs();
       RETURN_IF_ERROR(runner_.Run(rows));
-      if (kind == RowKind::kDecode) Count(count, begin);
+      for (size_t i = 0; kind == RowKind::kDecode && i < count; ++i) {
+        (begin + i < question_ ? routine_ : query_).Add(meter_.DecodeRow(count, i, begin));
+      }
       for (size_t i = 0; i < rows.targets.size(); ++i) {
         hit_ = hit_ && best_[i] == rows.targets[i];
         score_.answer_loss -= logprobs_[i];
@@ -102,58 +102,23 @@ class NeedleRun {
     return absl::OkStatus();
   }
 
-  // Sums over rows.
-  struct Densities {
-    double head = 0.0;
-    double join = 0.0;
-    double rows = 0.0;
-
-    NeedleDensities Means() const {
-      return rows > 0.0 ? NeedleDensities{head / rows, join / rows} : NeedleDensities();
-    }
-  };
-
-  size_t Cells(int32_t heads) const {
-    return static_cast<size_t>(runner_.config().num_layers) *
-           static_cast<size_t>(runner_.max_rows()) * static_cast<size_t>(heads);
-  }
-
-  // The mean of counts [L, rows, heads] over layers and heads, for one row.
-  double RowMean(const std::vector<int32_t>& counts, int32_t heads, size_t rows, size_t row) const {
-    const auto layers = static_cast<size_t>(runner_.config().num_layers);
-    int64_t sum = 0;
-    for (size_t layer = 0; layer < layers; ++layer) {
-      const auto first = counts.begin() + static_cast<std::ptrdiff_t>((layer * rows + row) *
-                                                                      static_cast<size_t>(heads));
-      sum = std::accumulate(first, first + heads, sum);
-    }
-    return static_cast<double>(sum) / (static_cast<double>(layers) * heads);
-  }
-
-  // Adds what `count` decode rows read, the first of them at `position`.
-  void Count(size_t count, size_t position) {
-    for (size_t row = 0; row < count; ++row) {
-      const auto keys = static_cast<double>(position + row + 1);
-      Densities& sums = position + row < question_ ? routine_ : query_;
-      sums.head += RowMean(attended_, runner_.config().num_query_heads, count, row) / keys;
-      sums.join += RowMean(read_, runner_.config().num_kv_heads, count, row) / keys;
-      sums.rows += 1.0;
-    }
+  static NeedleDensities Means(const AttentionSums& sums) {
+    return sums.decode_rows > 0 ? NeedleDensities{sums.head_density(), sums.union_density()}
+                                : NeedleDensities();
   }
 
   SequenceRunner& runner_;
   const EvaluatedAttention& attention_;
   const NeedleEvaluationOptions& options_;
-  std::vector<int32_t> attended_;  // [L, R, HQ]
-  std::vector<int32_t> read_;      // [L, R, HKV]
+  ReadMeter meter_;
   std::vector<float> logprobs_;
   std::vector<int32_t> best_;
   bool hit_ = true;
   NeedleScore score_;
   int64_t answer_tokens_ = 0;
   size_t question_ = 0;
-  Densities routine_;
-  Densities query_;
+  AttentionSums routine_;  // of the rows in front of the question
+  AttentionSums query_;    // of the others
 };
 
 // Indices of attentions whose prompts are the same, in the order of the first of each.

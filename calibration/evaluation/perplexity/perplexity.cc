@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
+#include "calibration/evaluation/runtime/read_meter.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/kv_cache.h"
 #include "engine/request/attention_sums.h"
@@ -17,113 +17,83 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Adds up the tokens that decode rows attended to and read, as shares of their keys.
+// Adds up what rows attended to and read, as shares of their keys.
 class DensityMeter {
  public:
   DensityMeter(const SequenceRunner& runner, const EvaluatedAttention& attention)
-      : DensityMeter(runner.config(), runner.geometry(), attention, runner.max_rows()) {}
-  DensityMeter(const ModelConfig& config, const KvGeometry& geometry,
-               const EvaluatedAttention& attention, int32_t max_rows)
-      : geometry_(geometry),
+      : geometry_(runner.geometry()),
         attention_(attention),
-        record_bytes_(attention.rival ? attention.rival->IndexBytes(
-                                            geometry, config.num_query_heads / config.num_kv_heads)
-                                      : IndexRecordBytes(geometry)),
-        layers_(static_cast<size_t>(config.num_layers)),
-        query_heads_(static_cast<size_t>(config.num_query_heads)),
-        kv_heads_(static_cast<size_t>(config.num_kv_heads)),
-        attended_(layers_ * static_cast<size_t>(max_rows) * query_heads_),
-        read_(layers_ * static_cast<size_t>(max_rows) * kv_heads_),
-        values_(read_.size()),
-        above_(layers_ * query_heads_),
-        above_admitted_(layers_ * query_heads_) {}
+        record_bytes_(attention.rival
+                          ? attention.rival->IndexBytes(geometry_, runner.config().group_size())
+                          : IndexRecordBytes(geometry_)),
+        meter_(runner, attention.options),
+        above_(static_cast<size_t>(runner.config().num_layers) *
+               static_cast<size_t>(runner.config().num_query_heads)),
+        above_admitted_(above_.size()) {}
 
   ForwardOutputs Outputs(bool recall) {
-    return {.tokens_attended = attended_.data(),
-            .tokens_read = read_.data(),
-            .values_read = values_.data(),
-            .above = recall ? above_.data() : nullptr,
-            .above_admitted = recall ? above_admitted_.data() : nullptr};
+    ForwardOutputs outputs = meter_.Outputs();
+    if (!recall) return outputs;
+    outputs.above = above_.data();
+    outputs.above_admitted = above_admitted_.data();
+    return outputs;
   }
 
   // Adds a step of `rows` decode rows, the first of them at `position`.
-  void Absorb(size_t rows, int32_t position) {
+  void Absorb(size_t rows, size_t position) {
     for (size_t row = 0; row < rows; ++row) {
-      const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
-      head_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
-      union_sum_ += RowSum(read_, kv_heads_, rows, row) / keys;
-      values_sum_ += RowSum(values_, kv_heads_, rows, row) / keys;
-      const int64_t index = IndexBytesRead(attention_.options, geometry_,
-                                           position + static_cast<int32_t>(row) + 1, record_bytes_);
-      index_sum_ +=
-          static_cast<double>(index) / (keys * static_cast<double>(KvTokenBytes(geometry_)));
+      const AttentionSums sums = meter_.DecodeRow(rows, row, position);
+      sums_.Add(sums);
+      values_sum_ += Share(sums.values_read, sums.keys_cached);
+      const auto keys = static_cast<int32_t>(position + row + 1);
+      index_sum_ += Share(IndexBytesRead(attention_.options, geometry_, keys, record_bytes_),
+                          keys * KvTokenBytes(geometry_));
     }
-    rows_ += rows;
   }
 
   // Adds a step of `rows` rows of sparse prefill, the first of them at `position`.
-  void AbsorbPrefill(size_t rows, int32_t position) {
-    for (size_t row = 0; row < rows; ++row) {
-      const double keys = static_cast<double>(position) + static_cast<double>(row) + 1.0;
-      prefill_sum_ += RowSum(attended_, query_heads_, rows, row) / keys;
-    }
-    prefill_rows_ += rows;
+  void AbsorbPrefill(size_t rows, size_t position) {
+    for (size_t row = 0; row < rows; ++row) sums_.Add(meter_.PrefillRow(rows, row, position));
   }
 
   std::optional<double> PrefillDensity() const {
-    if (prefill_rows_ == 0) return std::nullopt;
-    return prefill_sum_ / static_cast<double>(prefill_rows_ * layers_ * query_heads_);
+    if (sums_.prefill_rows == 0) return std::nullopt;
+    return sums_.prefill_density();
   }
-  double HeadDensity() const { return head_sum_ / Cells(query_heads_); }
-  double UnionDensity() const { return union_sum_ / Cells(kv_heads_); }
-  double IndexRead() const { return index_sum_ / static_cast<double>(rows_); }
-  double ValuesRead() const { return values_sum_ / Cells(kv_heads_); }
+  double HeadDensity() const { return sums_.head_density(); }
+  double UnionDensity() const { return sums_.union_density(); }
+  double IndexRead() const { return index_sum_ / static_cast<double>(sums_.decode_rows); }
+  double ValuesRead() const { return values_sum_ / static_cast<double>(sums_.decode_rows); }
   std::optional<double> Recall() const {
     const auto above = std::accumulate(above_.begin(), above_.end(), int64_t{0});
     const auto admitted =
         std::accumulate(above_admitted_.begin(), above_admitted_.end(), int64_t{0});
     if (above == 0) return std::nullopt;
-    return static_cast<double>(admitted) / static_cast<double>(above);
+    return Share(admitted, above);
   }
   std::vector<double> HeadRecall() const {
     std::vector<double> recall;
     for (size_t i = 0; i < above_.size(); ++i) {
       if (above_[i] == 0) continue;
-      recall.push_back(static_cast<double>(above_admitted_[i]) / static_cast<double>(above_[i]));
+      recall.push_back(Share(above_admitted_[i], above_[i]));
     }
     return recall;
   }
 
  private:
-  // The sum of counts [L, rows, heads] over layers and heads, for one row.
-  double RowSum(const std::vector<int32_t>& counts, size_t heads, size_t rows, size_t row) const {
-    int64_t sum = 0;
-    for (size_t layer = 0; layer < layers_; ++layer) {
-      const auto begin = counts.begin() + static_cast<std::ptrdiff_t>((layer * rows + row) * heads);
-      sum = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(heads), sum);
-    }
-    return static_cast<double>(sum);
+  static double Share(int64_t part, int64_t whole) {
+    return static_cast<double>(part) / static_cast<double>(whole);
   }
-  double Cells(size_t heads) const { return static_cast<double>(rows_ * layers_ * heads); }
 
   const KvGeometry geometry_;
   const EvaluatedAttention& attention_;
   const int64_t record_bytes_;  // what it reads to judge a block, per layer and KV head
-  size_t layers_;
-  size_t query_heads_;
-  size_t kv_heads_;
-  std::vector<int32_t> attended_;        // [L, R, HQ]
-  std::vector<int32_t> read_;            // [L, R, HKV]
-  std::vector<int32_t> values_;          // [L, R, HKV]
+  ReadMeter meter_;
   std::vector<int64_t> above_;           // [L, HQ]
   std::vector<int64_t> above_admitted_;  // [L, HQ]
-  double head_sum_ = 0.0;
-  double union_sum_ = 0.0;
+  AttentionSums sums_;
   double values_sum_ = 0.0;
   double index_sum_ = 0.0;
-  size_t rows_ = 0;
-  double prefill_sum_ = 0.0;
-  size_t prefill_rows_ = 0;
 };
 
 // What one way of attending is measured by.
@@ -209,9 +179,9 @@ class Evaluation {
       for (size_t i = 0; i < step.best.size(); ++i) {
         if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
       }
-      if (sparse_prompt) meters.density.AbsorbPrefill(count, static_cast<int32_t>(begin));
+      if (sparse_prompt) meters.density.AbsorbPrefill(count, begin);
       if (step.kind == RowKind::kDecode) {
-        meters.density.Absorb(count, static_cast<int32_t>(begin));
+        meters.density.Absorb(count, begin);
         meters.shadow.Absorb();
       }
       begin = end;

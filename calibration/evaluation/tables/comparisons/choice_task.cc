@@ -1,13 +1,13 @@
 #include "calibration/evaluation/tables/comparisons/choice_task.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/attention/sequence_settings.h"
+#include "calibration/evaluation/runtime/read_meter.h"
 #include "calibration/evaluation/text/line_reader.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
@@ -27,8 +27,7 @@ class ChoiceRun {
       : runner_(runner),
         attention_(attention),
         special_ids_(special_ids),
-        attended_(Cells(runner.config().num_query_heads)),
-        read_(Cells(runner.config().num_kv_heads)),
+        meter_(runner, attention.options),
         logprobs_(static_cast<size_t>(runner.max_rows())) {}
 
   // The log-probability of a choice.
@@ -47,11 +46,11 @@ class ChoiceRun {
                          .kind = full || begin == 0 ? RowKind::kPrefill : RowKind::kDecode,
                          .targets = std::span(tokens).subspan(begin + 1, end - begin),
                          .logprobs = std::span(logprobs_).first(end - begin)};
-      if (step.kind == RowKind::kDecode) {
-        step.outputs = {.tokens_attended = attended_.data(), .tokens_read = read_.data()};
-      }
+      if (step.kind == RowKind::kDecode) step.outputs = meter_.Outputs();
       RETURN_IF_ERROR(runner_.Run(step));
-      if (step.kind == RowKind::kDecode) Count(end - begin, begin);
+      for (size_t row = 0; step.kind == RowKind::kDecode && row < end - begin; ++row) {
+        sums_.Add(meter_.DecodeRow(end - begin, row, begin));
+      }
       for (size_t i = begin; i < end; ++i) {
         if (i + 1 >= question.prompt.size()) sum += logprobs_[i - begin];
       }
@@ -60,46 +59,18 @@ class ChoiceRun {
   }
 
   void Finish(ChoiceScore& score) const {
-    if (rows_ == 0.0) return;
-    score.head_density = head_sum_ / rows_;
-    score.union_density = union_sum_ / rows_;
+    if (sums_.decode_rows == 0) return;
+    score.head_density = sums_.head_density();
+    score.union_density = sums_.union_density();
   }
 
  private:
-  size_t Cells(int32_t heads) const {
-    return static_cast<size_t>(runner_.config().num_layers) *
-           static_cast<size_t>(runner_.max_rows()) * static_cast<size_t>(heads);
-  }
-
-  // Adds what `count` decode rows read, the first of them at `position`.
-  void Count(size_t count, size_t position) {
-    const auto layers = static_cast<size_t>(runner_.config().num_layers);
-    const auto mean = [&](const std::vector<int32_t>& cells, int32_t heads, size_t row) {
-      const auto width = static_cast<size_t>(heads);
-      double sum = 0.0;
-      for (size_t layer = 0; layer < layers; ++layer) {
-        const auto first = static_cast<std::ptrdiff_t>((layer * count + row) * width);
-        sum += std::accumulate(cells.begin() + first, cells.begin() + first + heads, 0.0);
-      }
-      return sum / (static_cast<double>(layers) * static_cast<double>(width));
-    };
-    for (size_t row = 0; row < count; ++row) {
-      const auto keys = static_cast<double>(position + row + 1);
-      head_sum_ += mean(attended_, runner_.config().num_query_heads, row) / keys;
-      union_sum_ += mean(read_, runner_.config().num_kv_heads, row) / keys;
-      rows_ += 1.0;
-    }
-  }
-
   SequenceRunner& runner_;
   const EvaluatedAttention& attention_;
   std::span<const int32_t> special_ids_;
-  std::vector<int32_t> attended_;  // [L, R, HQ]
-  std::vector<int32_t> read_;      // [L, R, HKV]
+  ReadMeter meter_;
   std::vector<float> logprobs_;
-  double head_sum_ = 0.0;
-  double union_sum_ = 0.0;
-  double rows_ = 0.0;
+  AttentionSums sums_;
 };
 
 size_t Longest(const Question& question) {
