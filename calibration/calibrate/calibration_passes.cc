@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "calibration/calibrate/pass_batch.h"
 #include "engine/base/status_macros.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <utility>
 
 #include "calibration/calibrate/calibration_clock.h"

@@ -1,7 +1,6 @@
 #include "calibration/needles/needle_windows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "calibration/profiles/profile_blob.h"
 
 #include <bit>
-#include <cstring>
 #include <optional>
 #include <type_traits>
 #include <utility>

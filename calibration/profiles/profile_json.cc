@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_blob.h"

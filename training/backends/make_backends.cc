@@ -1,7 +1,5 @@
 #include "training/backends/make_backends.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/input_file.h"

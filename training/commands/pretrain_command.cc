@@ -1,6 +1,5 @@
 // eta-train pretrain: a model from scratch, as in the paper's appendix "Training Details".
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"

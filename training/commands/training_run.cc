@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/index_metric/index_metric.h"
-#include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/output_file.h"
 #include "engine/base/status_macros.h"

@@ -1,7 +1,6 @@
 #include "training/cpu/vector_math.h"
 
 #include <algorithm>
-#include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "training/cpu/vector_math.cc"

@@ -1,7 +1,6 @@
 #include "training/data/retrieval_sequence.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"

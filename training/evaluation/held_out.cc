@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"

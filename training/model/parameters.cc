@@ -1,9 +1,7 @@
 #include "training/model/parameters.h"
 
 #include <cmath>
-#include <cstring>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,7 +1,6 @@
 #include "training/optimizer/adamw.h"
 
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"

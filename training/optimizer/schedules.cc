@@ -1,6 +1,5 @@
 #include "training/optimizer/schedules.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace eta::training {

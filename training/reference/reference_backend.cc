@@ -1,7 +1,6 @@
 #include "training/reference/reference_backend.h"
 
 #include <cstring>
-#include <new>
 
 #include "training/host_buffer.h"
 #include "training/reference/ops.h"

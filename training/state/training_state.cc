@@ -2,7 +2,6 @@
 #include "training/state/training_state.h"
 
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/input_file.h"

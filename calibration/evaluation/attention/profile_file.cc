@@ -1,7 +1,6 @@
 #include "calibration/evaluation/attention/profile_file.h"
 
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_json.h"

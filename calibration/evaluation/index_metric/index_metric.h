@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/model_config.h"
 #include "kernels/backends/make_backend.h"

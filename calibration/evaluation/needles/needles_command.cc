@@ -1,8 +1,6 @@
 // eta-eval needles: compares ways of attending by what they find in long windows.
 
 #include <cstdio>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"

@@ -1,8 +1,6 @@
 // eta-eval perplexity: compares ways of attending over the same windows of a text.
 
 #include <cstdio>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"

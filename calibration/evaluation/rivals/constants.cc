@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "calibration/evaluation/rivals/rival.h"
 

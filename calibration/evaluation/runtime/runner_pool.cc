@@ -1,7 +1,5 @@
 #include "calibration/evaluation/runtime/runner_pool.h"
 
-#include <utility>
-
 #include "engine/base/status_macros.h"
 
 namespace eta {

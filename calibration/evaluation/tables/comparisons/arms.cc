@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/attention/fit_constants.h"
 #include "engine/base/status_macros.h"

@@ -1,7 +1,6 @@
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>

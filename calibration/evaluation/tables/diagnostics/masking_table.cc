@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

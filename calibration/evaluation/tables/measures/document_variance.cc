@@ -1,7 +1,5 @@
 #include "calibration/evaluation/tables/measures/document_variance.h"
 
-#include <cmath>
-
 namespace eta {
 
 std::optional<double> BetweenDocuments(std::span<const std::vector<double>> documents,
