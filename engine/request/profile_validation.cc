@@ -106,8 +106,9 @@ absl::Status CheckOperatingPoint(const ThresholdProfile& profile, const ModelCon
     const auto value = static_cast<float>(*(profile.settings.*member));
     const std::string violation = Violation(field, value);
     if (violation.empty()) return;
-    status.Update(Mismatch(absl::StrCat(field.name, " ", violation),
-                           {{"mismatch", field.name}, {"profile", absl::StrCat(value)}}));
+    const std::string element = absl::StrCat(field.name, "[0]");  // as of tables of heads
+    status.Update(Mismatch(absl::StrCat(element, " ", violation),
+                           {{"mismatch", element}, {"profile", absl::StrCat(value)}}));
   });
   if (profile.settings.temper_special.value_or(false) && config.gate == Gate::kNone) {
     status.Update(
