@@ -123,7 +123,7 @@ absl::Status Machine::CallMacro(const Macro& macro, Call call) {
   for (auto& [name, value] : call.named) {
     const auto parameter = std::find_if(
         shape.parameters.begin() + static_cast<std::ptrdiff_t>(positional), shape.parameters.end(),
-        [&](uint32_t other) { return program_.names[other] == name; });
+        [&, wanted = name](uint32_t other) { return program_.names[other] == wanted; });
     if (parameter == shape.parameters.end()) {
       return fail("takes no argument '" + std::string(name) + "'");
     }
