@@ -3,10 +3,9 @@
 // Integers and float bits are little-endian. A text is a u32 length and its bytes. In order:
 // "ETAP", u32 schema version, tenant, name, i64 version, i64 create time, request id, payload
 // digest, content, checksum. The content is: labels (u32 count, then pairs in order of their keys),
-// fingerprints, geometry, formats, offset, z, floor, target, reached, evidence, sink blocks, shared
-// reads, tempered special keys, least mass, relative threshold, confirmed reads, sparse prefill,
-// thresholds (none with a relative one), u8 and z per head. The checksum is 64 hexadecimal digits
-// of SHA-256 over all bytes before it. Two records have the same bytes exactly if they are equal.
+// fingerprints, the numbers and settings in the order of VisitNumbers, thresholds (none with a
+// relative one), u8 and z per head. The checksum is 64 hexadecimal digits of SHA-256 over all bytes
+// before it. Two records have the same bytes exactly if they are equal.
 #pragma once
 
 #include <cstdint>

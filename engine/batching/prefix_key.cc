@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -16,10 +17,13 @@ bool Digest(const void* data, size_t bytes, PrefixKey& key) {
 // All that decides which blocks a prompt's rows admit, beside their thresholds and the offset.
 std::string Admission(const ResolvedAttention& attention) {
   const AttentionOptions& options = attention.options;
-  std::string text = absl::StrCat(
-      ";prefill=sparse;z=", std::bit_cast<uint32_t>(options.z), ";pinned=", options.pinned_blocks,
-      ";sinks=", options.sink_blocks, ";rescue=", options.rescue_chunk,
-      ";floor=", options.uniform_floor, ";shared=", options.shared_reads);
+  const AttentionSettings used = UsedSettings(attention);
+  std::string text = absl::StrCat(";prefill=sparse;rescue=", options.rescue_chunk);
+  ForEachSetting([&](const AttentionField& field, auto setting) {
+    if (!field.admits || !(used.*setting)) return;
+    const auto value = static_cast<float>(*(used.*setting));
+    absl::StrAppend(&text, ";", field.name, "=", std::bit_cast<uint32_t>(value));
+  });
   if (options.relative) {
     absl::StrAppend(&text, ";c=", std::bit_cast<uint32_t>(options.relative_c));
   }

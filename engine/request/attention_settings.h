@@ -52,6 +52,8 @@ struct AttentionField {
 
   bool full_reads = false;     // full attention reads it
   bool relative_reads = true;  // relative thresholds do
+  bool rivals_read = true;     // so do ways of choosing blocks that evaluations compare
+  bool admits = false;         // it decides, beside thresholds and offset, what a row admits
   bool in_profile = true;      // a profile says it
   bool optional = false;       // though not always
 
@@ -74,25 +76,29 @@ constexpr void ForEachSetting(Visit&& visit) {
   visit(AttentionField{.name = "z",
                        .help = "Width of the bound in deviations [1.5 with a floor, 2 without]",
                        .high = S::kMaxZ,
-                       .relative_reads = false},
+                       .relative_reads = false,
+                       .admits = true},
         &S::z);
   visit(AttentionField{.name = "floor",
                        .help = "What pruned keys weigh [uniform if the model is gated]",
                        .no = "none",
                        .yes = "uniform",
                        .needs_gate = "a uniform floor needs a model with a gate",
-                       .relative_reads = false},
+                       .relative_reads = false,
+                       .admits = true},
         &S::uniform_floor);
   visit(AttentionField{.name = "pinned_blocks",
                        .help = "Newest full blocks that are always read [2]",
                        .high = kMaxAlwaysRead,
                        .usual = 2.0f,
+                       .admits = true,
                        .in_profile = false},
         &S::pinned_blocks);
   visit(AttentionField{.name = "sink_blocks",
                        .help = "First full blocks that are always read [the model's]",
                        .high = kMaxAlwaysRead,
-                       .usual = 0.0f},
+                       .usual = 0.0f,
+                       .admits = true},
         &S::sink_blocks);
   visit(
       AttentionField{.name = "reads",
@@ -100,19 +106,22 @@ constexpr void ForEachSetting(Visit&& visit) {
                              "read for its group [the model's]",
                      .no = "own",
                      .yes = "shared",
-                     .usual = 0.0f},
+                     .usual = 0.0f,
+                     .admits = true},
       &S::shared_reads);
   visit(AttentionField{.name = "confirm",
                        .help = "Read values of a block only if its scores reach the threshold "
                                "[false]",
-                       .usual = 0.0f},
+                       .usual = 0.0f,
+                       .rivals_read = false},
         &S::confirm);
   visit(AttentionField{.name = "prefill",
                        .help = "What tokens of the prompt attend to: all keys, or the blocks that "
                                "they admit [full]",
                        .no = "full",
                        .yes = "sparse",
-                       .usual = 0.0f},
+                       .usual = 0.0f,
+                       .rivals_read = false},
         &S::sparse_prefill);
   visit(
       AttentionField{.name = "special_keys",
@@ -133,6 +142,22 @@ constexpr void ForEachSetting(Visit&& visit) {
                      .usual = 0.0f,
                      .optional = true},
       &S::min_mass);
+}
+
+// Calls visit(T AttentionOptions::*, std::optional<T> AttentionSettings::*) for each that is an
+// option of the kernels under the same name.
+template <typename Visit>
+constexpr void ForEachOption(Visit&& visit) {
+  using O = AttentionOptions;
+  using S = AttentionSettings;
+  visit(&O::offset, &S::offset);
+  visit(&O::z, &S::z);
+  visit(&O::uniform_floor, &S::uniform_floor);
+  visit(&O::pinned_blocks, &S::pinned_blocks);
+  visit(&O::sink_blocks, &S::sink_blocks);
+  visit(&O::shared_reads, &S::shared_reads);
+  visit(&O::confirm, &S::confirm);
+  visit(&O::sparse_prefill, &S::sparse_prefill);
 }
 
 // "z 1.5, reads shared" of what there is; where `unusual`, of what is worth a word alone.

@@ -292,23 +292,23 @@ ResolvedAttention ResolveAttention(const AttentionChoice& choice, const ModelCon
   resolved.mode = ModeOf(choice, config);
   if (resolved.mode == AttentionMode::kProfile) resolved.profile = choice.profile;
   const AttentionSettings asked = SettingsOf(choice, config);
-  AttentionOptions& options = resolved.options;
-  options.offset = asked.offset.value_or(0.0f);
   resolved.temper_special = asked.temper_special.value_or(config.temper_special);
+  AttentionOptions& options = resolved.options;
   if (resolved.mode == AttentionMode::kFull) {
+    options.offset = asked.offset.value_or(0.0f);
     options.admit_all = true;
     options.uniform_floor = false;
     return resolved;
   }
   options.uniform_floor = asked.uniform_floor.value_or(config.gate == Gate::kSilu);
-  options.z = asked.z.value_or(options.uniform_floor ? kGatedZ : kPlainZ);
+  options.z = options.uniform_floor ? kGatedZ : kPlainZ;
+  options.sink_blocks = config.sink_blocks;
+  options.shared_reads = config.shared_reads;
+  ForEachOption([&](auto option, auto setting) {
+    if (asked.*setting) options.*option = *(asked.*setting);
+  });
   resolved.head_z =
       !choice.settings.z && resolved.profile != nullptr && !resolved.profile->head_z.empty();
-  options.pinned_blocks = asked.pinned_blocks.value_or(options.pinned_blocks);
-  options.sink_blocks = asked.sink_blocks.value_or(config.sink_blocks);
-  options.shared_reads = asked.shared_reads.value_or(config.shared_reads);
-  options.confirm = asked.confirm.value_or(false);
-  options.sparse_prefill = asked.sparse_prefill.value_or(false);
   options.relative = config.has_relative_thresholds();
   if (resolved.profile && resolved.profile->relative_c)
     options.relative_c = *resolved.profile->relative_c;
@@ -321,13 +321,8 @@ AttentionSettings UsedSettings(const ResolvedAttention& resolved) {
   const AttentionOptions& options = resolved.options;
   AttentionSettings used = {.offset = options.offset, .temper_special = resolved.temper_special};
   if (resolved.mode == AttentionMode::kFull) return used;
-  if (!options.relative && !resolved.head_z) used.z = options.z;
-  used.uniform_floor = options.uniform_floor;
-  used.pinned_blocks = options.pinned_blocks;
-  used.sink_blocks = options.sink_blocks;
-  used.shared_reads = options.shared_reads;
-  used.confirm = options.confirm;
-  used.sparse_prefill = options.sparse_prefill;
+  ForEachOption([&](auto option, auto setting) { used.*setting = options.*option; });
+  if (options.relative || resolved.head_z) used.z.reset();
   used.min_mass = resolved.min_mass;
   return used;
 }

@@ -69,6 +69,19 @@ absl::StatusOr<std::shared_ptr<const Rival>> MakeRival(const AttentionName& name
   return NamedRival(name, loaded.config().gate, loaded.config().beta);
 }
 
+// A rival chooses blocks of decode rows, and has no threshold that keys could reach.
+absl::Status CheckOfRivals(const AttentionSettings& settings) {
+  absl::Status status;
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    if (field.rivals_read || !(settings.*member).value_or(0)) return;
+    status.Update(InvalidField(
+        FlagOf(field),
+        absl::StrCat("must be ", field.no,
+                     ": a rival chooses blocks of decode rows alone, by no threshold")));
+  });
+  return status;
+}
+
 // The cache of the model, of another block size or kind of index where that is set.
 KvGeometry GeometryFor(const EvaluationSettings& settings, const ModelConfig& config,
                        const KvGeometry& geometry) {
@@ -114,13 +127,7 @@ absl::StatusOr<EvaluatedAttention> ResolveEvaluated(const std::string& text,
     choice.profile = std::make_shared<const ThresholdProfile>(std::move(profile));
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Rival> rival, MakeRival(name, loaded));
-  if (rival != nullptr && all.attention.confirm.value_or(false)) {
-    return InvalidField("confirm", "must be false: a rival has no threshold that keys could reach");
-  }
-  if (rival != nullptr && all.attention.sparse_prefill.value_or(false)) {
-    return InvalidField("prefill_attention",
-                        "must be full: a rival chooses blocks of decode rows alone");
-  }
+  if (rival != nullptr) RETURN_IF_ERROR(CheckOfRivals(all.attention));
   EvaluatedAttention evaluated{ResolveAttention(choice, config)};
   AttentionOptions& options = evaluated.options;
   const bool dynamic = name.kind == AttentionKind::kDynamic;
