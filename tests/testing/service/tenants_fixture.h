@@ -54,10 +54,10 @@ class TenantsFixture : public ::testing::Test {
     keys_[id] = *MakeApiKey(id);
     identity_["api_keys"].push_back(KeyEntry(id, tenant, roles, keys_[id]));
   }
-  void Start(const std::string& limits = "{}") {
-    const std::vector<std::string> flags = {"--identity",
-                                            folder_.Write("identity", identity_.dump()),
-                                            "--tenants", folder_.Write("tenants", limits)};
+  void Start(const std::string& limits = "{}", const std::vector<std::string>& more = {}) {
+    std::vector<std::string> flags = {"--identity", folder_.Write("identity", identity_.dump()),
+                                      "--tenants", folder_.Write("tenants", limits)};
+    flags.insert(flags.end(), more.begin(), more.end());
     server_ = std::make_unique<Replica>(model_.path(), folder_.path() + "/profiles.db", flags);
     ASSERT_TRUE(server_->up()) << server_->process().AwaitExit().errors;
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
