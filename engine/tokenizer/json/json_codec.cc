@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/input_file.h"
 #include "engine/base/status_macros.h"
@@ -89,8 +90,6 @@ class JsonCodec : public TextCodec {
   mutable ScratchPool scratches_;
 };
 
-constexpr size_t kMostTokenBytes = size_t{1} << 30;
-
 size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
   size_t bytes = parts.model->max_token_bytes();
   if (bytes == 0 || parts.raw.strips() || parts.normalized.strips()) return 0;
@@ -99,10 +98,9 @@ size_t JsonCodec::MaxTokenBytes(const Parts& parts) {
     if (!stage->keeps_all()) return 0;
   }
   for (const auto& normalizer : parts.normalizers) {
-    // A bound so wide says nothing, and the factors of 32 normalizers may pass every integer.
-    const size_t factor = normalizer->max_shrink();
-    if (factor > kMostTokenBytes / bytes) return 0;
-    bytes *= factor;
+    const auto product = CheckedMul(bytes, normalizer->max_shrink());
+    if (!product) return 0;
+    bytes = *product;
   }
   return bytes;
 }
