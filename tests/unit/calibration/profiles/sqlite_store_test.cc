@@ -56,7 +56,8 @@ mode_t Mode(const std::string& path) {
 TEST_F(SqliteStore, FilesAreTheOwnersAloneWhateverTheUmask) {
   const mode_t before = umask(0);
   {
-    ASSERT_TRUE(Open().value()->Put(kAcme, MakePut("legal", 1)).ok());
+    const auto store = Open().value();
+    ASSERT_TRUE(store->Put(kAcme, MakePut("legal", 1)).ok());
     for (const char* suffix : {"", "-wal", "-shm"}) EXPECT_EQ(Mode(path_ + suffix), 0600u);
   }
   chmod(path_.c_str(), 0666);
