@@ -66,11 +66,11 @@ Result Indent(Context& context, const Value& receiver, Arguments& arguments) {
   if (bytes.ends_with('\r'))
     bytes.remove_suffix(1);  // Jinja puts a "\n" behind, a line break with it
   TextBuilder out(context.heap);
-  context.heap.WorkOnBytes(bytes.size());
   if (arguments.Truth(1)) out.Append(indentation.text());
   for (size_t begin = 0; !context.heap.exhausted();) {
     size_t end = begin;
     while (end < bytes.size() && !IsLineBreak(Utf8At(bytes, end))) end += Utf8Length(bytes[end]);
+    context.heap.WorkOnBytes(end - begin);  // a step at least: a text may have a line per byte
     if (begin > 0 && end > begin) out.Append(indentation.text());
     out.Append(receiver.text(), begin, end);
     if (end == bytes.size()) break;
