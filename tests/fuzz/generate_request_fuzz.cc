@@ -13,6 +13,7 @@
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/generate/convert.h"
+#include "service/wire/attention_message.h"
 #include "tests/testing/fuzz/checked_error.h"
 #include "tests/testing/fuzz/message_filler.h"
 
@@ -87,6 +88,25 @@ void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
   Require(!eta::FirstInvalidUtf8(chat.variables_json));
 }
 
+// What a client is told of its request reads as what was used.
+void CheckTold(const eta::ResolvedAttention& resolved) {
+  const eta::AttentionSettings used = eta::UsedSettings(resolved);
+  eta::v1::AttentionUsed told;
+  eta::WriteSettings(used, told);
+  const auto read = eta::ReadSettings("", told);
+  Require(read.ok() && *read == used);
+  Require(eta::AsksOfSparseAttention(used) == (resolved.mode != eta::AttentionMode::kFull));
+  Require(eta::Describe(used).size() >= eta::Describe(used, /*unusual=*/true).size());
+  Require(!resolved.options.relative || eta::ReadByRelative(used).z == used.z);
+  const int64_t rows = resolved.options.pinned_blocks;
+  const eta::AttentionSums sums = {.decode_rows = rows,
+                                   .head_density_sum = static_cast<double>(rows),
+                                   .prefill_rows = resolved.options.sink_blocks,
+                                   .shadow_row_layers = rows};
+  const eta::v1::AttentionStats stats = eta::ToMessage(sums);
+  Require(stats.decode_steps() == rows && stats.head_density() == (rows > 0 ? 1.0 : 0.0));
+}
+
 void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
                    const eta::Limits& limits) {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
@@ -135,6 +155,7 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(resolved.begin == eta::Begin::kAsAsked || resolved.min_mass);
   Require(!resolved.options.uniform_floor || model.config.gate != eta::Gate::kNone);
   Require((resolved.profile != nullptr) == (resolved.mode == eta::AttentionMode::kProfile));
+  CheckTold(resolved);
 }
 
 }  // namespace
