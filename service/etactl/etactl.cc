@@ -10,17 +10,17 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "service/etactl/calibrate/calibrate.h"
+#include "service/etactl/commands/log_level.h"
+#include "service/etactl/commands/new_key.h"
+#include "service/etactl/commands/profiles.h"
+#include "service/etactl/commands/stats.h"
+#include "service/etactl/commands/tokenize.h"
 #include "service/etactl/connection.h"
 #include "service/etactl/error.h"
 #include "service/etactl/generate/chat.h"
 #include "service/etactl/generate/generate.h"
 #include "service/etactl/generate/request.h"
-#include "service/etactl/log_level.h"
-#include "service/etactl/new_key.h"
-#include "service/etactl/profiles.h"
 #include "service/etactl/server.h"
-#include "service/etactl/stats.h"
-#include "service/etactl/tokenize.h"
 #include "service/options/parse_error.h"
 
 namespace eta::ctl {

@@ -11,10 +11,10 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "service/etactl/calibrate/calibrate_call.h"
+#include "service/etactl/commands/tokenize.h"
 #include "service/etactl/error.h"
 #include "service/etactl/generate/answer_display.h"
 #include "service/etactl/generate/request.h"
-#include "service/etactl/tokenize.h"
 #include "service/etactl/view/terminal.h"
 #include "tests/testing/base/text_proto.h"
 

@@ -1,4 +1,4 @@
-#include "service/etactl/stats.h"
+#include "service/etactl/commands/stats.h"
 
 #include <google/protobuf/util/time_util.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "service/etactl/tokenize.h"
+#include "service/etactl/commands/tokenize.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "service/etactl/log_level.h"
+#include "service/etactl/commands/log_level.h"
 
 #include <grpcpp/client_context.h>
 

@@ -1,4 +1,4 @@
-#include "service/etactl/profiles.h"
+#include "service/etactl/commands/profiles.h"
 
 #include <CLI/CLI.hpp>
 #include <chrono>

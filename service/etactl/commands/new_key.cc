@@ -1,4 +1,4 @@
-#include "service/etactl/new_key.h"
+#include "service/etactl/commands/new_key.h"
 
 #include <fcntl.h>
 #include <unistd.h>
