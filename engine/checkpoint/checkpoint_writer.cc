@@ -18,8 +18,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "engine/base/descriptor.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/descriptor.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 

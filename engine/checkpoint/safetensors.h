@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/tensor_reader.h"
 

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "service/connections/connection_table.h"
 #include "service/connections/connection_usage.h"
 #include "service/connections/listen_sockets.h"

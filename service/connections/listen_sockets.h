@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 
 namespace eta {
 

@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 
 namespace eta::ctl {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "engine/base/mutex.h"
 
 namespace eta {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "training/cpu/cpu_backend.h"
 #ifdef ETA_TRAINING_HAS_CUDA
 #include "training/cuda/cuda_backend.h"

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/piece_table.h"

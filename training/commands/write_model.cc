@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "calibration/evaluation/index_metric/index_metric.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "training/export/trained_tensors.h"

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "training/data/token_cache_header.h"
 
 namespace eta {

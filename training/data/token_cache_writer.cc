@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "calibration/evaluation/text/text_source.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -12,7 +12,7 @@
 #include "calibration/evaluation/text/text_source.h"
 #include "calibration/evaluation/text/windows.h"
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/kv_cache.h"
 #include "engine/request/request_validation.h"

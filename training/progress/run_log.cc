@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/base/input_file.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/input_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/status_macros.h"
 
 namespace eta::training {

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "training/progress/log_lines.h"
 
 namespace eta::training {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/checked.h"
-#include "engine/base/input_file.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/input_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/json/json_writer.h"
 #include "engine/base/status_macros.h"

@@ -6,7 +6,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/status_macros.h"
 #include "nlohmann/json.hpp"

@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "calibration/evaluation/tables/table.h"
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/input_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
 

@@ -13,7 +13,7 @@
 #include "calibration/evaluation/tables/report.h"
 #include "calibration/evaluation/tables/table.h"
 #include "calibration/evaluation/tables/tables.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/model_fingerprint.h"
 

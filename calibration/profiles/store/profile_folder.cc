@@ -14,7 +14,7 @@
 #include "calibration/profiles/profile_json.h"
 #include "calibration/profiles/store/store_error.h"
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"

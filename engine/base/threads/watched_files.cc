@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"

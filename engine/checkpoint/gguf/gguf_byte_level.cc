@@ -1,7 +1,7 @@
 // lint: untrusted-input, fuzz-covered
 // A byte-level vocabulary with merges as tokenizer.json.
 #include "absl/strings/str_cat.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_writer.h"
 #include "engine/checkpoint/gguf/gguf_pre_tokenizers.h"
 #include "engine/checkpoint/gguf/gguf_tokenizer.h"

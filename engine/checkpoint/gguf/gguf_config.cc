@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_writer.h"
 #include "engine/checkpoint/gguf/gguf_eta.h"
 #include "engine/checkpoint/gguf/gguf_rope.h"

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 
 namespace eta {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_writer.h"
 #include "engine/base/status_macros.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_pre_tokenizers.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/gguf/gguf_config.h"
 #include "engine/checkpoint/gguf/gguf_rope.h"

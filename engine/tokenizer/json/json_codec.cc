@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/added_tokens.h"
 #include "engine/tokenizer/json/bpe_model.h"

@@ -2,7 +2,7 @@
 #include <array>
 #include <utility>
 
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/tokenizer/json/part_fields.h"
 #include "engine/tokenizer/json/parts.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer/text/unicode.h"
 

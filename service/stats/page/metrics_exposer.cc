@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "prometheus/exposer.h"
 
 namespace eta {

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 
 namespace eta::testing {
 

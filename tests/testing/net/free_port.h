@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 
 namespace eta::testing {
 

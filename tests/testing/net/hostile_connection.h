@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "tests/testing/net/http2_frames.h"
 
 namespace eta::testing {

@@ -9,7 +9,7 @@
 #include <regex>
 #include <thread>
 
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 #include "tests/testing/net/free_port.h"
 
 namespace eta::testing {

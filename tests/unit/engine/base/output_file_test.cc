@@ -1,10 +1,10 @@
 // A file that is there whole, or as it was.
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 
 #include <filesystem>
 #include <string>
 
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/status_reason.h"

@@ -1,4 +1,4 @@
-#include "engine/base/output_file.h"
+#include "engine/base/files/output_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/base/descriptor.h"
+#include "engine/base/files/descriptor.h"
 
 namespace eta {
 

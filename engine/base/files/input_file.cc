@@ -1,5 +1,5 @@
 // lint: untrusted-input
-#include "engine/base/input_file.h"
+#include "engine/base/files/input_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
