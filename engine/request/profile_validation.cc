@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +19,14 @@ absl::Status Mismatch(const std::string& message, std::map<std::string, std::str
                    {.reason = "PROFILE_MISMATCH", .metadata = std::move(metadata)});
 }
 
+// Element `at` of a table of a profile, or a number that it says, as element 0.
+absl::Status BadNumber(const std::string& name, int64_t at, float value,
+                       const std::string& violation) {
+  const std::string element = absl::StrCat(name, "[", at, "]");
+  return Mismatch(absl::StrCat(element, " ", violation),
+                  {{"mismatch", element}, {"profile", absl::StrCat(value)}});
+}
+
 // Of a table [L, HQ] of a profile: its size, and every value in a range that has no NaN.
 absl::Status CheckTable(const std::string& name, std::span<const float> table, size_t heads,
                         float low, float high) {
@@ -32,9 +39,7 @@ absl::Status CheckTable(const std::string& name, std::span<const float> table, s
   const auto bad = std::find_if(table.begin(), table.end(),
                                 [&](float value) { return !(value >= low && value <= high); });
   if (bad == table.end()) return absl::OkStatus();
-  const std::string element = absl::StrCat(name, "[", bad - table.begin(), "]");
-  return Mismatch(absl::StrCat(element, " must be ", low, " to ", high),
-                  {{"mismatch", element}, {"profile", absl::StrCat(*bad)}});
+  return BadNumber(name, bad - table.begin(), *bad, absl::StrCat("must be ", low, " to ", high));
 }
 
 // One of the things that a profile was calibrated for, as it says and as they are here.
@@ -54,12 +59,6 @@ absl::Status CheckIndex(IndexKind profile, IndexKind served) {
       {{"mismatch", "index"},
        {"profile", std::string(Name(profile))},
        {"served", std::string(Name(served))}});
-}
-
-// A number that a profile says, in a range that has no NaN; absent: right.
-absl::Status CheckNumber(const std::string& name, std::optional<float> value, float low,
-                         float high) {
-  return value ? CheckTable(name, std::span(&*value, 1), 1, low, high) : absl::OkStatus();
 }
 
 // Constants per head of a model that predicts thresholds, one relative threshold of any other.
@@ -93,8 +92,8 @@ absl::Status CheckThresholds(const ThresholdProfile& profile, const ModelConfig&
   }
   absl::Status status = CheckTable("thresholds", profile.thresholds, 0, -kFinite, kFinite);
   status.Update(CheckTable("head_z", profile.head_z, 0, 0.0f, AttentionSettings::kMaxZ));
-  status.Update(CheckNumber("relative_c", profile.relative_c, -AttentionSettings::kMaxOffset,
-                            AttentionSettings::kMaxOffset));
+  status.Update(CheckTable("relative_c", std::span(&*profile.relative_c, 1), 1,
+                           -AttentionSettings::kMaxOffset, AttentionSettings::kMaxOffset));
   return status;
 }
 
@@ -105,10 +104,7 @@ absl::Status CheckOperatingPoint(const ThresholdProfile& profile, const ModelCon
     if (field.IsChoice() || !(profile.settings.*member)) return;
     const auto value = static_cast<float>(*(profile.settings.*member));
     const std::string violation = Violation(field, value);
-    if (violation.empty()) return;
-    const std::string element = absl::StrCat(field.name, "[0]");  // as of tables of heads
-    status.Update(Mismatch(absl::StrCat(element, " ", violation),
-                           {{"mismatch", element}, {"profile", absl::StrCat(value)}}));
+    if (!violation.empty()) status.Update(BadNumber(field.name, 0, value, violation));
   });
   if (profile.settings.temper_special.value_or(false) && config.gate == Gate::kNone) {
     status.Update(
