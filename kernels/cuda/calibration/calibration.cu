@@ -88,7 +88,7 @@ __device__ __forceinline__ void LoadRows(const CalibrationArgs& args, const Pref
     if (own < tile.tokens) {
       const int64_t row = tile.row_begin + own;
       threshold = prefill.thresholds[row * prefill.thresholds_stride + head] -
-                  prefill.step.rows[row].offset;
+                  prefill.step.rows[row].attention.offset;
     }
     memory.thresholds[own] = threshold;
   }
@@ -118,8 +118,8 @@ __device__ __forceinline__ void CountNeeded(const CalibrationArgs& args, const P
   const int32_t pieces = kTileKeys / piece_keys;  // pieces of a key tile
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const StepRow& of_sequence = args.prefill.step.rows[tile.row_begin];
-  const int32_t sinks = of_sequence.sink_blocks;
-  const int32_t pinned = of_sequence.pinned_blocks;
+  const int32_t sinks = of_sequence.attention.sink_blocks;
+  const int32_t pinned = of_sequence.attention.pinned_blocks;
   const float* centre =
       args.centre != nullptr ? args.centre + static_cast<int64_t>(kv_head) * kHeadDim : nullptr;
   const int32_t* table = args.prefill.step.tables + tile.table_begin + args.prefill.tables_begin;

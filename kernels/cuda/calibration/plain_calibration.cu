@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   float threshold = 0.0f;
   if (lane < group) {
     threshold = params.thresholds.data[row_index * params.thresholds.stride + first_head + lane] -
-                row.offset;
+                row.attention.offset;
   }
   const int32_t num_keys = row.position + 1;
   const int32_t num_full = num_keys / tile.block_size;
-  const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
+  const AlwaysRead always(row.attention.sink_blocks, row.attention.pinned_blocks, num_full);
   const int32_t num_blocks = (num_keys + tile.block_size - 1) / tile.block_size;
   const unsigned long long weight = WeightOfRow(num_keys);
   const bool gated = params.gate == Gate::kSilu;

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool valid = first + thread < num_keys;
     const int32_t position = valid ? first + thread : 0;
     const int32_t ordinal = position / tile.block_size;
-    const uint32_t admitting = row.admit_all != 0 || ordinal >= num_full
+    const uint32_t admitting = row.attention.admit_all || ordinal >= num_full
                                    ? ~0u
                                    : ListedHeads(params.selection, list, ordinal);
     const std::byte* key_tile =
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int h = 0; h < kHeadsAtOnce; ++h) {
         const int32_t g = head + h;
         if (g >= group) break;
-        const bool hit = valid && products[h] * params.softmax_scale >= thresholds[g] - row.offset;
+        const bool hit =
+            valid && products[h] * params.softmax_scale >= thresholds[g] - row.attention.offset;
         const uint32_t hits = __ballot_sync(~0u, hit);
         const uint32_t admitted_hits = __ballot_sync(~0u, hit && (admitting >> g & 1) != 0);
         if (thread % 32 == 0 && hits != 0) {

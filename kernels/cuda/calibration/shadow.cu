@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads) MeasureParts(const __grid_constant__
       const int32_t ordinal = position / tile.block_size;
       const std::byte* key_tile =
           params.kv.tiles + tile.K(args.step.tables[row.table_begin + ordinal], kv_head);
-      attending[thread] = row.admit_all != 0 || ordinal >= num_full
+      attending[thread] = row.attention.admit_all || ordinal >= num_full
                               ? ~0u
                               : ListedHeads(params.selection, list, ordinal);
       const bool tempered = plain::IsTempered(args.step, row.tempered, position);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) MeasureParts(const __grid_constant__
           if (head + h >= group) break;
           float logit = products[h] * params.softmax_scale;
           if (gated && position != row.position) {
-            const float distance = thresholds[head + h] - row.offset - logit;
+            const float distance = thresholds[head + h] - row.attention.offset - logit;
             logit = tempered ? 0.0f : logit / (1.0f + expf(params.beta * distance));
           }
           logits[(head + h) * kTileTokens + thread] = logit;

@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t KeepingHeads(const ConfirmArgs& args, const 
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t b = args.tile.block_size;
   const float scale = args.softmax_scale * kLog2E;
-  const bool relative = row.relative != 0;
+  const bool relative = row.attention.relative;
   LogSum of_heads[kHeadsAtOnce];
   for (int32_t token = lane; token < b; token += 32) {
     if (args.gated && plain::IsTempered(args.step, row.tempered, ordinal * b + token)) continue;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kConfirmThreads)
   const auto row_index = static_cast<int32_t>(blockIdx.x) / num_kv_heads;
   const auto kv_head = static_cast<int32_t>(blockIdx.x) % num_kv_heads;
   const StepRow& row = args.step.rows[row_index];
-  if (row.role != RowRole::kDecode || row.confirm == 0 || row.admit_all != 0) return;
+  if (row.role != RowRole::kDecode || !row.attention.confirm || row.attention.admit_all) return;
   const int64_t list = blockIdx.x;
   const int32_t group = args.num_query_heads / num_kv_heads;
   const int64_t first_head = static_cast<int64_t>(row_index) * args.num_query_heads +
@@ -107,15 +107,15 @@ __global__ void __launch_bounds__(kConfirmThreads)
         thread < group
             ? kLog2E *
                   (args.thresholds[row_index * args.thresholds_stride + kv_head * group + thread] -
-                   row.offset)
+                   row.attention.offset)
             : NAN;
   }
   __syncthreads();
 
   const int32_t num_tokens = row.position + 1;
   const int32_t num_full = num_tokens / args.tile.block_size;
-  const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
-  const bool shared_reads = row.shared_reads != 0;
+  const AlwaysRead always(row.attention.sink_blocks, row.attention.pinned_blocks, num_full);
+  const bool shared_reads = row.attention.shared_reads;
   // Heads that prune nothing.
   const bool attends_to_all =
       lane < group && (shared_reads ? args.tokens_read[list] == num_tokens

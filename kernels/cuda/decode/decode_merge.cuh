@@ -30,7 +30,8 @@ struct Result {
         group(args.num_query_heads / args.tile.num_kv_heads) {
     const StepRow& step_row = args.step.rows[row];
     const int32_t num_full = (step_row.position + 1) / args.tile.block_size;
-    if (!args.gated || step_row.uniform_floor == 0 || step_row.admit_all != 0 || num_full == 0) {
+    if (!args.gated || !step_row.attention.uniform_floor || step_row.attention.admit_all ||
+        num_full == 0) {
       return;
     }
     const int32_t last = args.step.tables[step_row.table_begin + num_full - 1];

@@ -56,11 +56,11 @@ struct DecodeArgs {
 // terms cancel in exact arithmetic but not in float32, so they are left out.
 __device__ __forceinline__ bool HasFloor(const DecodeArgs& args, const StepRow& row,
                                          int32_t row_index, int32_t query_head) {
-  if (!args.gated || row.uniform_floor == 0 || row.admit_all != 0) return false;
+  if (!args.gated || !row.attention.uniform_floor || row.attention.admit_all) return false;
   const int32_t num_kv_heads = args.tile.num_kv_heads;
   const int32_t group = args.num_query_heads / num_kv_heads;
   const int32_t attended =
-      row.shared_reads != 0
+      row.attention.shared_reads
           ? args.tokens_read[static_cast<int64_t>(row_index) * num_kv_heads + query_head / group]
           : args.tokens_attended[static_cast<int64_t>(row_index) * args.num_query_heads +
                                  query_head];

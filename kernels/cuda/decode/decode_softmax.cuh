@@ -66,7 +66,7 @@ struct WarpState {
         const float threshold =
             head < group ? args.thresholds[row_index * args.thresholds_stride +
                                            static_cast<int64_t>(kv_head) * group + head] -
-                               row.offset
+                               row.attention.offset
                          : 0.0f;
         gate_shift[tile][i] = args.beta * kLog2E * threshold;
         const bool floored = head < group && HasFloor(args, row, row_index, kv_head * group + head);

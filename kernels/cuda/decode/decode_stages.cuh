@@ -124,7 +124,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   }
   const int32_t num_full = (row.position + 1) >> shift;
   const int32_t tail = (row.position + 1) & in_block;
-  const bool identity = row.admit_all != 0;
+  const bool identity = row.attention.admit_all;
 
   StageSource source;
   source.kv_head = list % tile.num_kv_heads;

@@ -35,17 +35,7 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   row.position = sequence.position + i;
   row.sequence = index;
   row.rope_theta = sequence.rope_theta;
-  row.offset = sequence.attention.offset;
-  row.z = sequence.attention.z;
-  row.relative_c = sequence.attention.relative_c;
-  row.pinned_blocks = sequence.attention.pinned_blocks;
-  row.sink_blocks = sequence.attention.sink_blocks;
-  row.rescue_chunk = sequence.attention.rescue_chunk;
-  row.uniform_floor = sequence.attention.uniform_floor ? 1 : 0;
-  row.shared_reads = sequence.attention.shared_reads ? 1 : 0;
-  row.confirm = sequence.attention.confirm ? 1 : 0;
-  row.admit_all = sequence.attention.admit_all ? 1 : 0;
-  row.relative = sequence.attention.relative ? 1 : 0;
+  row.attention = sequence.attention;
   return row;
 }
 
@@ -185,7 +175,7 @@ void PackScreening(int32_t padded_rows, int32_t block_size, std::byte* step) {
   for (int32_t r = 0; r < padded_rows; ++r) {
     begin[r] = units;
     if (rows[r].role != RowRole::kDecode) continue;
-    if (rows[r].admit_all != 0 && rows[r].relative == 0) continue;
+    if (rows[r].attention.admit_all && !rows[r].attention.relative) continue;
     const int32_t full_blocks = (rows[r].position + 1) / block_size;
     units += (full_blocks + kScreenBlocks - 1) / kScreenBlocks;
   }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/batch.h"
+
 namespace eta::cuda {
 
 // The work of a row. A padding row (kPadding) appends nothing, attends to nothing and gets zeros as
@@ -26,20 +28,10 @@ struct StepRow {
   int32_t table_begin;  // the sequence's block table: tables[table_begin + block]
   int32_t sequence;     // index of its sequence in the batch
   int32_t frozen;       // row of StepView::frozen, or -1: the predictor's thresholds
-  int32_t head_z;       // row of StepView::head_z, or -1: `z` for every head
+  int32_t head_z;       // row of StepView::head_z, or -1: `attention.z` for every head
   float rope_theta;
   TemperedKeys tempered;
-  float offset;  // from here on: the AttentionOptions of its sequence
-  float z;
-  float relative_c;
-  int32_t pinned_blocks;
-  int32_t sink_blocks;
-  int32_t rescue_chunk;
-  int32_t uniform_floor;
-  int32_t shared_reads;
-  int32_t confirm;
-  int32_t admit_all;
-  int32_t relative;
+  AttentionOptions attention;  // of its sequence
 };
 
 // Consecutive rows of one sequence, of either kind.

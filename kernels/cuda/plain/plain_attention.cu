@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (thread < group) {
     tile.thresholds[thread] =
         params.thresholds.data[row_index * params.thresholds.stride + kv_head * group + thread] -
-        row.offset;
+        row.attention.offset;
   }
 
   const int32_t block_size = params.geometry.block_size;
@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t list = static_cast<int64_t>(row_index) * params.geometry.num_kv_heads + kv_head;
   const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
   const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
-  const bool admit_all = row.admit_all != 0;
+  const bool admit_all = row.attention.admit_all;
   const int32_t listed = admit_all ? num_full : params.selection.counts[list];
-  const bool has_floor = row.uniform_floor != 0 && params.gate == Gate::kSilu && !admit_all;
+  const bool has_floor = row.attention.uniform_floor && params.gate == Gate::kSilu && !admit_all;
   const uint32_t all_heads = LowBits(group);
   const uint32_t floor_heads = has_floor ? PruningHeads(heads, listed, num_full) & all_heads : 0;
 
@@ -220,15 +220,16 @@ __global__ void __launch_bounds__(kThreads, 2)
       tile.thresholds[thread] = valid
                                     ? params.thresholds.data[row_index * params.thresholds.stride +
                                                              kv_head * group + thread % group] -
-                                          row.offset
+                                          row.attention.offset
                                     : 0.0f;
     }
 
     const uint32_t past_queries = LowBits((end - first_row) * group);
     const bool sparse = args.step.sequences[row.sequence].sparse != 0;
-    const uint32_t floor_queries = sparse && row.uniform_floor != 0 && params.gate == Gate::kSilu
-                                       ? PruningQueries(args, {first_row, begin, end}, kv_head)
-                                       : 0;
+    const uint32_t floor_queries =
+        sparse && row.attention.uniform_floor && params.gate == Gate::kSilu
+            ? PruningQueries(args, {first_row, begin, end}, kv_head)
+            : 0;
     Sums sums;
     Attend(
         tile, row.position + (end - begin), floor_queries,

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t num_keys = row.position + 1;
   const int32_t num_full = num_keys / tile.block_size;
   const int32_t* table = args.step.tables + row.table_begin;
-  const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
+  const AlwaysRead always(row.attention.sink_blocks, row.attention.pinned_blocks, num_full);
   const int64_t first_head =
       static_cast<int64_t>(row_index) * args.num_query_heads + int64_t{kv_head} * group;
   float* thresholds =
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kThreads)
       TermsOf(queries, group, tile.head_dim,
               args.centre != nullptr ? args.centre + kv_head * tile.head_dim : nullptr);
   const float* head_z = HeadZ(args.step, row, args.num_query_heads, int64_t{kv_head} * group);
-  const float z = head_z != nullptr && lane < group ? head_z[lane] : row.z;
-  const bool relative = row.relative != 0;
+  const float z = head_z != nullptr && lane < group ? head_z[lane] : row.attention.z;
+  const bool relative = row.attention.relative;
   const auto screen = [&](int32_t block) {
     const std::byte* record =
         args.records + static_cast<size_t>(table[block]) * tile.record_bytes();
@@ -88,15 +88,15 @@ __global__ void __launch_bounds__(kThreads)
       of_row.Add(shared.mass.of_warps[i][lane]);
       of_row.Add(shared.terms[i][lane]);
     }
-    threshold = of_row.Log() * kLn2 + row.relative_c;
+    threshold = of_row.Log() * kLn2 + row.attention.relative_c;
     if (warp == 0 && lane < group) thresholds[lane] = threshold;
-    threshold = (threshold - row.offset) * kLog2E;
+    threshold = (threshold - row.attention.offset) * kLog2E;
   } else if (lane < group) {
-    threshold = thresholds[lane] - row.offset;
+    threshold = thresholds[lane] - row.attention.offset;
   }
 
   // Thread g has the mask of head g.
-  const int32_t chunk = min(max(row.rescue_chunk, 0), num_full);
+  const int32_t chunk = min(max(row.attention.rescue_chunk, 0), num_full);
   int32_t attended = 0;
   int32_t seen = 0;
   bool early = false;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
         any |= static_cast<uint64_t>(heads != 0 ? 1 : 0) << (block - first);
         early = early || (block < chunk && (heads >> thread & 1) != 0);
       }
-      const uint64_t mask = row.shared_reads != 0 ? any : own;
+      const uint64_t mask = row.attention.shared_reads ? any : own;
       attended += __popcll(own);
       seen += __popcll(mask);
       args.admitted[(first_head + thread) * args.words + first / kWordBlocks] = mask;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = (num_full + kWordBlocks - 1) / kWordBlocks; i < args.words; ++i) masks[i] = 0;
   for (int32_t g = 0; g < group; ++g) {
     const int32_t block = rescued[g];
-    if (block < 0 || (g != thread && row.shared_reads == 0)) continue;
+    if (block < 0 || (g != thread && !row.attention.shared_reads)) continue;
     const uint64_t bit = uint64_t{1} << (block % kWordBlocks);
     if ((masks[block / kWordBlocks] & bit) == 0) ++seen;
     masks[block / kWordBlocks] |= bit;

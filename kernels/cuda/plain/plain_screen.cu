@@ -77,18 +77,18 @@ __global__ void __launch_bounds__(kThreads)
         TermsOf(queries, group, tile.head_dim,
                 args.centre != nullptr ? args.centre + kv_head * tile.head_dim : nullptr);
     const float threshold =
-        lane < group
-            ? args.thresholds[row_index * args.thresholds_stride + first_head + lane] - row.offset
-            : 0.0f;
+        lane < group ? args.thresholds[row_index * args.thresholds_stride + first_head + lane] -
+                           row.attention.offset
+                     : 0.0f;
     const float* head_z = HeadZ(args.step, row, args.num_query_heads, first_head);
-    const float z = head_z != nullptr && lane < group ? head_z[lane] : row.z;
+    const float z = head_z != nullptr && lane < group ? head_z[lane] : row.attention.z;
 
     const int64_t list = static_cast<int64_t>(row_index) * num_kv_heads + kv_head;
     const int32_t num_full = (row.position + 1) / tile.block_size;
     const int32_t begin = (unit - args.step.screen_begin[row_index]) * kScreenBlocks;
     const int32_t end = min(begin + kScreenBlocks, num_full);
-    const AlwaysRead always(row.sink_blocks, row.pinned_blocks, num_full);
-    const bool relative = row.relative != 0;
+    const AlwaysRead always(row.attention.sink_blocks, row.attention.pinned_blocks, num_full);
+    const bool relative = row.attention.relative;
     uint64_t best = 0;
     for (int32_t block = begin + warp; block < end; block += kWarps) {
       const int32_t physical = args.step.tables[row.table_begin + block];
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
         const uint32_t mask = __ballot_sync(~0u, lane < group && compared >= threshold);
         if (lane == 0) args.masks[list * args.capacity + block] = mask;
       }
-      if (lane < group && block < row.rescue_chunk) {
+      if (lane < group && block < row.attention.rescue_chunk) {
         const uint64_t key = BoundKey(compared, block);
         best = key > best ? key : best;
       }

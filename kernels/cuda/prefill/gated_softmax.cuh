@@ -64,7 +64,7 @@ struct QueryPair {
       gate_bias[i] = 0.0f;
       if (params.gated) {
         const float tau = params.thresholds[row * params.thresholds_stride + head];
-        gate_bias[i] = -0.5f * params.beta * (tau - params.step.rows[row].offset);
+        gate_bias[i] = -0.5f * params.beta * (tau - params.step.rows[row].attention.offset);
       }
     }
   }

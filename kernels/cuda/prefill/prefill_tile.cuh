@@ -109,7 +109,7 @@ __device__ __forceinline__ bool HasFloor(const PrefillParams& params, const Pref
   const int32_t token = query / params.group;
   if (params.admitted.entries == nullptr || !params.gated || token >= tile.tokens) return false;
   const int64_t row = tile.row_begin + token;
-  if (params.step.rows[row].uniform_floor == 0) return false;
+  if (!params.step.rows[row].attention.uniform_floor) return false;
   const int64_t head = static_cast<int64_t>(kv_head) * params.group + query % params.group;
   return params.admitted.prunes[row * params.group * params.geometry.num_kv_heads + head] != 0;
 }

@@ -128,7 +128,7 @@ struct RowSums {
   // Writes Lhat + c of every query. `thresholds` become what masses are compared with.
   __device__ __forceinline__ void WriteThresholds(const PrefillScreenArgs& args,
                                                   const ColumnMasks<HeadTiles>& masks,
-                                                  const StepRow& options,
+                                                  const AttentionOptions& options,
                                                   float (&thresholds)[HeadTiles][2]) const {
     const int32_t lane = threadIdx.x % 32;
 #pragma unroll

@@ -95,7 +95,7 @@ struct QueryMasks {
   int32_t seen = 0;      // blocks of its mask
 
   __device__ __forceinline__ QueryMasks(const PrefillScreenArgs& args, const ScreenedRows& of,
-                                        const StepRow& options)
+                                        const AttentionOptions& options)
       : group(args.group()),
         num_queries(of.num_rows * group),
         rows(of),
@@ -103,7 +103,7 @@ struct QueryMasks {
         pinned_blocks(options.pinned_blocks),
         rescue_chunk(options.rescue_chunk),
         block_size(args.tile.block_size),
-        shared_reads(options.shared_reads != 0),
+        shared_reads(options.shared_reads),
         is_query(Lane() < num_queries),
         own_full(FullBlocks(Lane())),
         own_chunk(Chunk(own_full)),
@@ -202,7 +202,7 @@ struct ColumnMasks : QueryMasks {
   uint64_t best[HeadTiles][2] = {};
 
   __device__ __forceinline__ ColumnMasks(const PrefillScreenArgs& args, const ScreenedRows& of,
-                                         const StepRow& options)
+                                         const AttentionOptions& options)
       : QueryMasks(args, of, options) {
     const int32_t lane = threadIdx.x % 32;
 #pragma unroll

@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
   if (work.sequence.num_rows == 0) return;
   const int32_t kv_head = work.kv_head;
   const int32_t* table = args.step.tables + work.sequence.table_begin;
-  const StepRow& options = args.step.rows[work.sequence.row_begin + work.begin];
-  Masks masks(args, work.RowsOfWarp(args), options);
+  const StepRow& row = args.step.rows[work.sequence.row_begin + work.begin];
+  Masks masks(args, work.RowsOfWarp(args), row.attention);
   const int64_t first_head = static_cast<int64_t>(kv_head) * masks.group;
-  const float* head_z = HeadZ(args.step, options, args.num_query_heads, first_head);
-  const float offset = options.offset;
+  const float* head_z = HeadZ(args.step, row, args.num_query_heads, first_head);
+  const float offset = row.attention.offset;
   ScreenQueries<D, HeadTiles> queries;
   queries.LoadColumns(
       [&](int column) {
@@ -129,14 +129,14 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
       },
       [&](int column) {
         return head_z != nullptr && column < masks.num_queries ? head_z[column % masks.group]
-                                                               : options.z;
+                                                               : row.attention.z;
       },
       args.centre != nullptr ? args.centre + kv_head * D : nullptr, args.scale);
 
   const int32_t num_full = work.FullBlocks(args);
   const int32_t warp_full = masks.rows.num_rows > 0 ? masks.FullBlocks(masks.num_queries - 1) : 0;
   if constexpr (kRelative) {
-    if (options.relative != 0) {
+    if (row.attention.relative) {
       RowSums<HeadTiles> sums;
       sums.AddAlwaysRead(args, masks, queries, table, kv_head);
       WalkRecords<D, Index>(
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
             sums.AddTerms(of_blocks, masks, block);
           },
           [](int32_t) {});
-      sums.WriteThresholds(args, masks, options, queries.threshold);
+      sums.WriteThresholds(args, masks, row.attention, queries.threshold);
       WalkRecords<D, Index>(
           args, table, kv_head, num_full, warp_full, stages,
           [&](const auto& records, int32_t block) {

@@ -41,10 +41,10 @@ struct QueryRows {
   uint32_t square[4][4];
 
   __device__ __forceinline__ void Load(const PrefillScreenArgs& args, const QueryMasks& masks,
-                                       const StepRow& options, std::byte* square_rest) {
+                                       const StepRow& row, std::byte* square_rest) {
     const int32_t lane = threadIdx.x % 32;
     const int64_t first_head = static_cast<int64_t>(masks.rows.kv_head) * masks.group;
-    const float* head_z = HeadZ(args.step, options, args.num_query_heads, first_head);
+    const float* head_z = HeadZ(args.step, row, args.num_query_heads, first_head);
     uint32_t rest[4][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -70,12 +70,12 @@ struct QueryRows {
       const PowerScale power(largest);
       scale[i] = args.scale * power.inverse;
       ceiling[i] = args.scale * sqrtf(norm);
-      z[i] = head_z != nullptr && valid ? head_z[head] : options.z;
+      z[i] = head_z != nullptr && valid ? head_z[head] : row.attention.z;
       threshold[i] = INFINITY;
       if (valid) {
         threshold[i] =
             args.thresholds[masks.Row(column) * args.thresholds_stride + first_head + head] -
-            options.offset;
+            row.attention.offset;
       }
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(WideScreen::kThreads, 3)
   auto* norms = reinterpret_cast<float*>(shared + Shape::kNorms);
   const ScreenWork work(args);
   if (work.sequence.num_rows == 0) return;
-  const StepRow& options = args.step.rows[work.sequence.row_begin + work.begin];
-  QueryMasks masks(args, work.RowsOfWarp(args), options);
+  const StepRow& row = args.step.rows[work.sequence.row_begin + work.begin];
+  QueryMasks masks(args, work.RowsOfWarp(args), row.attention);
   WaitForPrevious();
   AllowNext();
   if (blockIdx.x == 0 && threadIdx.x == 0) args.plan->lists_made = 0;
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(WideScreen::kThreads, 3)
   RecordShare::Request(args, table, work.kv_head, 0, min(end, 64), shared, norms);
   CommitGroup();
   QueryRows queries;
-  queries.Load(args, masks, options, shared + Shape::kQueries);
+  queries.Load(args, masks, row, shared + Shape::kQueries);
   const uint64_t square_rest = wgmma::Describe(SharedAddress(shared) + Shape::kQueries);
   const int32_t own = 2 * static_cast<int32_t>(threadIdx.x % 4);
   const int32_t column = static_cast<int32_t>(threadIdx.x % 32 / 4);

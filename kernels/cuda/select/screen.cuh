@@ -61,7 +61,7 @@ struct AlwaysRead {
 };
 
 // The z of the heads that share a KV head, from its first head on, if the row has one z per head.
-// Else null, and StepRow::z holds for all heads.
+// Else null, and AttentionOptions::z holds for all heads.
 __device__ __forceinline__ const float* HeadZ(const StepView& step, const StepRow& row,
                                               int32_t num_query_heads, int64_t first_head) {
   if (row.head_z < 0) return nullptr;

@@ -64,11 +64,12 @@ struct ScreenQueries {
   // null of the row and KV head. All lanes call it.
   __device__ void Load(const float* q, const float* thresholds, const float* head_z,
                        const float* mean_key, int32_t group, float softmax_scale,
-                       const StepRow& row) {
-    LoadColumns([&](int column) { return column < group ? q + column * D : nullptr; },
-                [&](int head) { return head < group ? thresholds[head] - row.offset : INFINITY; },
-                [&](int head) { return head_z != nullptr && head < group ? head_z[head] : row.z; },
-                mean_key, softmax_scale);
+                       const AttentionOptions& options) {
+    LoadColumns(
+        [&](int column) { return column < group ? q + column * D : nullptr; },
+        [&](int head) { return head < group ? thresholds[head] - options.offset : INFINITY; },
+        [&](int head) { return head_z != nullptr && head < group ? head_z[head] : options.z; },
+        mean_key, softmax_scale);
   }
 
   // Loads any queries of one KV head: query_of(column) is q [D] or null, threshold_of(column) what

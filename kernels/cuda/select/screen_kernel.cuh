@@ -102,18 +102,18 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     first_kv_head = item.first_kv_head;
     const int32_t kv_head = first_kv_head + own_kv_head;
     const StepRow& step_row = args.step.rows[row];
-    rescue_chunk = step_row.rescue_chunk;
+    rescue_chunk = step_row.attention.rescue_chunk;
     const int64_t head = static_cast<int64_t>(kv_head) * group;
     masks =
         args.masks + (static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head) * args.capacity;
     best = args.best + static_cast<int64_t>(row) * args.num_query_heads + head;
     scalars = block_at + shape.vector_bytes + shape.Scalars(kv_head);
-    relative = step_row.relative != 0;
+    relative = step_row.attention.relative;
     queries.Load(args.q + row * args.q_stride + head * D,
                  args.thresholds + row * args.thresholds_stride + head,
                  HeadZ(args.step, step_row, args.num_query_heads, head),
                  args.centre != nullptr ? args.centre + kv_head * D : nullptr, group, args.scale,
-                 step_row);
+                 step_row.attention);
   };
   WaitForPrevious();
   AllowNext();
@@ -142,7 +142,8 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
         const int32_t kv_head = first_kv_head + own_kv_head;
         const int64_t list = static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head;
         LeaveMasses(of_blocks, args.masses,
-                    AlwaysRead(step_row.sink_blocks, step_row.pinned_blocks, item.num_full),
+                    AlwaysRead(step_row.attention.sink_blocks, step_row.attention.pinned_blocks,
+                               item.num_full),
                     first_block, item.num_full, group, args.masses.Masses(list),
                     args.masses.sums + list * group * args.masses.pieces);
         if (first_block < limit) RaiseBest(of_blocks.mass, first_block, limit, group, best);

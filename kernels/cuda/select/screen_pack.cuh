@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
   const volatile StepRow& row = args.step.rows[row_index];
   const RowRole role = row.role;
   const int32_t num_tokens = row.position + 1;
-  const int32_t sink_blocks = kChosen ? 0 : row.sink_blocks;
-  const int32_t pinned_blocks = kChosen ? 0 : row.pinned_blocks;
-  const int32_t rescue_chunk = kChosen ? 0 : row.rescue_chunk;
-  const bool shared_reads = row.shared_reads != 0;
-  const bool admit_all = row.admit_all != 0;
+  const int32_t sink_blocks = kChosen ? 0 : row.attention.sink_blocks;
+  const int32_t pinned_blocks = kChosen ? 0 : row.attention.pinned_blocks;
+  const int32_t rescue_chunk = kChosen ? 0 : row.attention.rescue_chunk;
+  const bool shared_reads = row.attention.shared_reads;
+  const bool admit_all = row.attention.admit_all;
   const int32_t* table = args.step.tables + row.table_begin;
   const int32_t group = args.num_query_heads / args.num_kv_heads;
   const int64_t first_head = static_cast<int64_t>(row_index) * args.num_query_heads +
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
   if (thread == 0) admitted_early = 0;
   extern __shared__ __align__(16) float queries[];
   [[maybe_unused]] __shared__ __align__(16) RowMass<kRelative ? kPackWarps : 1> mass;
-  const bool relative = kRelative && row.relative != 0 && role == RowRole::kDecode;
+  const bool relative = kRelative && row.attention.relative && role == RowRole::kDecode;
   [[maybe_unused]] const RowList at = {row_index, kv_head, group, num_full, tail, table};
   if constexpr (kRelative) {
     if (relative) SumAlwaysRead<T>(args.mass, at, always, queries, mass);
@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
     return;
   }
   if constexpr (kRelative) {
-    if (relative) FindThresholds(args.mass, at, row.relative_c, row.offset, mass);
+    if (relative)
+      FindThresholds(args.mass, at, row.attention.relative_c, row.attention.offset, mass);
   }
   if (admit_all) {
     if (thread == 0) {
@@ -226,13 +227,13 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const __grid_constant
     args.tokens_read[list] = count * args.block_size + tail;
     // Of the blocks of a row with confirmed reads, ConfirmReads adds those that are kept.
     if (args.values_read != nullptr) {
-      args.values_read[list] = (row.confirm != 0 ? 0 : count * args.block_size) + tail;
+      args.values_read[list] = (row.attention.confirm ? 0 : count * args.block_size) + tail;
     }
   }
   if (thread < group) {
     args.tokens_attended[first_head + thread] = head_blocks[thread] * args.block_size + tail;
     args.best[first_head + thread] = 0;
-    if (row.confirm != 0) {
+    if (row.attention.confirm) {
       args.selection.rescued[first_head + thread] =
           (to_rescue >> thread & 1) != 0 ? best_block : -1;
     }

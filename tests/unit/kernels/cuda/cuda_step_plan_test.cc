@@ -103,16 +103,16 @@ TEST_F(StepPlanTest, RowsSayWhatTheirSequencesSay) {
   EXPECT_EQ(rows[2].frozen, -1);
   EXPECT_EQ(rows[2].head_z, -1);
   EXPECT_EQ(rows[2].rope_theta, 1e4f);
-  EXPECT_EQ(rows[3].offset, 0.5f);
-  EXPECT_EQ(rows[3].z, 2.0f);
-  EXPECT_EQ(rows[3].pinned_blocks, 3);
-  EXPECT_EQ(rows[3].rescue_chunk, 7);
-  EXPECT_EQ(rows[3].uniform_floor, 0);
+  EXPECT_EQ(rows[3].attention.offset, 0.5f);
+  EXPECT_EQ(rows[3].attention.z, 2.0f);
+  EXPECT_EQ(rows[3].attention.pinned_blocks, 3);
+  EXPECT_EQ(rows[3].attention.rescue_chunk, 7);
+  EXPECT_FALSE(rows[3].attention.uniform_floor);
   EXPECT_EQ(rows[5].position, 64 * 16 + 15);
   EXPECT_EQ(rows[5].sequence, 2);
-  EXPECT_EQ(rows[5].uniform_floor, 1);
-  EXPECT_EQ(rows[5].admit_all, 0);
-  EXPECT_EQ(rows[6].admit_all, 1);
+  EXPECT_TRUE(rows[5].attention.uniform_floor);
+  EXPECT_FALSE(rows[5].attention.admit_all);
+  EXPECT_TRUE(rows[6].attention.admit_all);
 }
 
 TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {
@@ -162,12 +162,12 @@ TEST_F(StepPlanTest, RowsWithRelativeThresholdsScreenEvenIfTheyAdmitAll) {
   const Step step(batch(), 16);
   EXPECT_TRUE(step.packed.relative);
   const StepRow& row = step.view.rows[6];
-  EXPECT_EQ(row.relative, 1);
-  EXPECT_EQ(row.relative_c, -4.6f);
-  EXPECT_EQ(row.sink_blocks, 1);
-  EXPECT_EQ(row.shared_reads, 1);
-  EXPECT_EQ(step.view.rows[5].relative, 0);
-  EXPECT_EQ(step.view.rows[5].sink_blocks, 0);
+  EXPECT_TRUE(row.attention.relative);
+  EXPECT_EQ(row.attention.relative_c, -4.6f);
+  EXPECT_EQ(row.attention.sink_blocks, 1);
+  EXPECT_TRUE(row.attention.shared_reads);
+  EXPECT_FALSE(step.view.rows[5].attention.relative);
+  EXPECT_EQ(step.view.rows[5].attention.sink_blocks, 0);
   // Row 6 has 62 full blocks.
   EXPECT_THAT(std::span(step.view.screen_begin, 9), ElementsAre(0, 0, 0, 0, 1, 2, 4, 5, 5));
 }
