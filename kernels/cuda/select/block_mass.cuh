@@ -32,7 +32,8 @@ __device__ __forceinline__ float LogAdd2(float a, float b) {
 // l_j. `gaussian`: log2 n + m log2 e; `deviation`: sd; `outlier`: o log2 e.
 __device__ __forceinline__ float BlockMass(const MassRule& rule, float gaussian, float deviation,
                                            float outlier) {
-  const float lift = deviation < rule.reach ? 0.5f * deviation * deviation : rule.reach * deviation;
+  const float held = fminf(deviation, rule.reach);
+  const float lift = held * (deviation - 0.5f * held);
   return LogAdd2(fmaf(kLog2E, lift, gaussian), outlier);
 }
 
