@@ -138,10 +138,14 @@ void LaunchMma(Context& context, const PrefillParams& params, uint32_t blocks) {
 
 template <typename Element, int kPieces>
 void LaunchWgmma(Context& context, const PrefillParams& params, uint32_t blocks) {
-  Launch(
-      context.device, "prefill attention",
-      {.grid = blocks, .block = kWgmmaThreads, .shared_bytes = WgmmaShape<Element>::kSharedBytes},
-      PrefillWgmma<Element, kPieces>, params);
+  const LaunchShape shape = {
+      .grid = blocks, .block = kWgmmaThreads, .shared_bytes = WgmmaShape<Element>::kSharedBytes};
+  if constexpr (kPieces == 0) {
+    Launch(context.device, "prefill attention", shape, PrefillWgmma<Element>, params);
+  } else {
+    Launch(context.device, "prefill attention", shape, SparsePrefillWgmma<Element, kPieces>,
+           params);
+  }
 }
 
 template <typename Element, bool kPrecise, int kPieces>
