@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "training/cuda/attention/attention_backward_query.cuh"
+#include "training/cuda/attention/attention_ring.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -22,6 +23,7 @@ inline constexpr int kKeysOfCta = kKeyConsumers * 64;
 
 template <int kHeadDim, bool kBlocks>
 struct KeyGradShape {
+  static constexpr int kConsumers = kKeyConsumers;
   // Keys and values are read from registers where they fit.
   // Sums take so many registers that new scores must wait until the old ones have been used.
   static constexpr bool kEager = kHeadDim > 64;
@@ -122,26 +124,9 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     AttentionKeyGradKernel(const __grid_constant__ BackwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = KeyGradShape<kHeadDim, kBlocks>;
-  constexpr int kStages = Shape::kStages;
-  extern __shared__ std::byte unaligned[];
-  std::byte* memory = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
-  auto* full = reinterpret_cast<Barrier*>(memory + Shape::kBarriers);
-  Barrier* empty = full + kStages;
-  Barrier* keys_full = empty + kStages;
-  const uint32_t shared = SharedAddress(memory);
-  const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int32_t warpgroup = warp / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      eta::cuda::InitBarrier(full + i, 1);
-      eta::cuda::InitBarrier(empty + i, kKeyConsumers * 4);
-    }
-    eta::cuda::InitBarrier(keys_full, 1);
-    eta::cuda::PublishBarriers();
-  }
-  __syncthreads();
-  eta::cuda::WaitForPrevious();
-  eta::cuda::AllowNext();
+  Ring<Shape> ring;
+  const uint32_t shared = ring.shared;
+  auto& at = ring.at;
   const Work work = WorkOf(params.key_order);
   const HeadsShape& shape = params.shape;
   const int32_t sequence = work.head / shape.kv_heads;
@@ -149,18 +134,18 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   const int32_t first_tile = work.tile * kKeyConsumers;
   const int32_t group = shape.group();
   const int32_t tiles = shape.tiles();
-  RingPlace<kStages> at;
 
-  if (warpgroup == kKeyConsumers) {
+  if (ring.warpgroup == kKeyConsumers) {
     ShrinkRegisters<24>();
     if (threadIdx.x % 128 != 0) return;
-    Expect(keys_full, 2 * kKeyConsumers * Shape::kTileBytes);
+    Expect(ring.held_full, 2 * kKeyConsumers * Shape::kTileBytes);
     for (int i = 0; i < kKeyConsumers; ++i) {
       const int32_t to = i * Shape::kTileBytes;
       const int32_t token = (first_tile + i) * 64;
-      CopyTile<kHeadDim>(shared + Shape::kKeys + to, params.k, kv_head, token, sequence, keys_full);
+      CopyTile<kHeadDim>(shared + Shape::kKeys + to, params.k, kv_head, token, sequence,
+                         ring.held_full);
       CopyTile<kHeadDim>(shared + Shape::kValues + to, params.v, kv_head, token, sequence,
-                         keys_full);
+                         ring.held_full);
     }
     constexpr uint32_t kBlockBytes = kBlocks ? 64 * 4 + kKeyConsumers * 64 : 0;
     for (int32_t i = 0; i < group; ++i) {
@@ -168,8 +153,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       const int64_t global_head = int64_t{sequence} * shape.query_heads + head;
 #pragma unroll 1
       for (int32_t tile = first_tile; tile < tiles; ++tile, at.Advance()) {
-        eta::cuda::Wait(empty + at.stage, at.phase ^ 1);
-        Barrier* barrier = full + at.stage;
+        eta::cuda::Wait(ring.empty + at.stage, at.phase ^ 1);
+        Barrier* barrier = ring.full + at.stage;
         // The last CTA's second block may lie after the sequence's end.
         const bool second = kBlocks && first_tile + 1 < tiles;
         Expect(barrier, 2 * Shape::kTileBytes + Shape::kRowBytes + kBlockBytes -
@@ -193,27 +178,17 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   }
 
   GrowRegisters<240>();
-  const int32_t lane = threadIdx.x % 32;
   const GateFactors gate = params.gate;
-  const int32_t diagonal = first_tile + warpgroup;
-  const auto release = [&](int32_t stage) {
-    __syncwarp();
-    if (lane == 0) eta::cuda::Arrive(empty + stage);
-  };
-  const auto skip = [&] {
-    eta::cuda::Wait(full + at.stage, at.phase);
-    release(at.stage);
-    at.Advance();
-  };
+  const int32_t diagonal = first_tile + ring.warpgroup;
   if (diagonal >= tiles) {
-    for (int32_t i = 0; i < group * (tiles - first_tile); ++i) skip();
+    for (int32_t i = 0; i < group * (tiles - first_tile); ++i) ring.Skip();
     return;
   }
-  const uint32_t keys = shared + Shape::kKeys + warpgroup * Shape::kTileBytes;
-  const uint32_t values = shared + Shape::kValues + warpgroup * Shape::kTileBytes;
+  const uint32_t keys = shared + Shape::kKeys + ring.warpgroup * Shape::kTileBytes;
+  const uint32_t values = shared + Shape::kValues + ring.warpgroup * Shape::kTileBytes;
   [[maybe_unused]] uint32_t key_rows[4][4];
   [[maybe_unused]] uint32_t value_rows[4][4];
-  eta::cuda::Wait(keys_full, 0);
+  eta::cuda::Wait(ring.held_full, 0);
   if constexpr (Shape::kKeysInRegisters) {
     LoadRows(key_rows, keys);
     LoadRows(value_rows, values);
@@ -233,7 +208,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   // Weights and gradients of scores by the rows of stage `before`, if there is one; scores;
   // gradients of weights.
   const auto multiply = [&](auto has_before, int32_t before) {
-    eta::cuda::Wait(full + at.stage, at.phase);
+    eta::cuda::Wait(ring.full + at.stage, at.phase);
     Pin(key_sums);
     Pin(value_sums);
     wgmma::Fence();
@@ -262,26 +237,27 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     Pin(key_sums);
     Pin(value_sums);
   };
-  const std::byte* stages = memory + warpgroup * 64;  // each warpgroup has its own largest gates
+  // Each warpgroup has its own largest gates.
+  const std::byte* stages = ring.memory + ring.warpgroup * 64;
   for (int32_t i = 0; i < group; ++i) {
-    for (int32_t tile = first_tile; tile < diagonal; ++tile) skip();
+    for (int32_t tile = first_tile; tile < diagonal; ++tile) ring.Skip();
     multiply(std::false_type{}, 0);
     DifferentiateColumns<kHeadDim, kGate, kBlocks, true>(
-        scores, grads, weights, packed, memory + at.stage * Shape::kStageBytes,
+        scores, grads, weights, packed, ring.memory + at.stage * Shape::kStageBytes,
         stages + at.stage * Shape::kStageBytes + Shape::kLargest, gate);
     if constexpr (Shape::kEager) finish_products();
     for (int32_t tile = diagonal + 1; tile < tiles; ++tile) {
       const int32_t before = at.stage;
       at.Advance();
       multiply(std::true_type{}, before);
-      release(before);
+      ring.Release(before);
       DifferentiateColumns<kHeadDim, kGate, kBlocks, false>(
-          scores, grads, weights, packed, memory + at.stage * Shape::kStageBytes,
+          scores, grads, weights, packed, ring.memory + at.stage * Shape::kStageBytes,
           stages + at.stage * Shape::kStageBytes + Shape::kLargest, gate);
       if constexpr (Shape::kEager) finish_products();
     }
     if constexpr (!Shape::kEager) finish_products();
-    release(at.stage);
+    ring.Release(at.stage);
     at.Advance();
   }
   const int64_t first_token = int64_t{sequence} * shape.tokens + diagonal * 64;

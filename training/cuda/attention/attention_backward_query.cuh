@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "training/cuda/attention/attention_ring.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -129,79 +130,40 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     AttentionQueryGradKernel(const __grid_constant__ BackwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = QueryGradShape<kHeadDim>;
-  constexpr int kStages = Shape::kStages;
   constexpr uint32_t kStageBytes = 2 * Shape::kTileBytes;
-  extern __shared__ std::byte unaligned[];
-  std::byte* memory = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
-  auto* full = reinterpret_cast<Barrier*>(memory + Shape::kBarriers);
-  Barrier* empty = full + kStages;
-  Barrier* queries_full = empty + kStages;
-  const uint32_t shared = SharedAddress(memory);
-  const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int32_t warpgroup = warp / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      eta::cuda::InitBarrier(full + i, 1);
-      eta::cuda::InitBarrier(empty + i, Shape::kConsumers * 4);
-    }
-    eta::cuda::InitBarrier(queries_full, 1);
-    eta::cuda::PublishBarriers();
-  }
-  __syncthreads();
-  eta::cuda::WaitForPrevious();
-  eta::cuda::AllowNext();
-  const Work work = WorkOf(params.query_order);
+  Ring<Shape> ring;
+  const uint32_t shared = ring.shared;
+  auto& at = ring.at;
   const HeadsShape& shape = params.shape;
-  const int32_t sequence = work.head / shape.query_heads;
-  const int32_t head = work.head % shape.query_heads;
-  const int32_t first_query = (params.query_order.tiles - 1 - work.tile) * Shape::kTileRows;
-  const int32_t tiles = min(shape.tiles(), first_query / 64 + Shape::kConsumers);
-  RingPlace<kStages> at;
+  const QueryWork<Shape> work(shape, params.query_order);
 
-  if (warpgroup == Shape::kConsumers) {
+  if (ring.warpgroup == Shape::kConsumers) {
     ShrinkRegisters<Shape::kProducerRegisters>();
     if (threadIdx.x % 128 != 0) return;
-    Expect(queries_full, 2 * Shape::kConsumers * Shape::kTileBytes);
+    Expect(ring.held_full, 2 * Shape::kConsumers * Shape::kTileBytes);
     for (int i = 0; i < Shape::kConsumers; ++i) {
       const int32_t to = i * Shape::kTileBytes;
-      CopyTile<kHeadDim>(shared + Shape::kQueries + to, params.q, head, first_query + i * 64,
-                         sequence, queries_full);
-      CopyTile<kHeadDim>(shared + Shape::kGradients + to, params.grad_out, head,
-                         first_query + i * 64, sequence, queries_full);
+      CopyTile<kHeadDim>(shared + Shape::kQueries + to, params.q, work.head,
+                         work.first_query + i * 64, work.sequence, ring.held_full);
+      CopyTile<kHeadDim>(shared + Shape::kGradients + to, params.grad_out, work.head,
+                         work.first_query + i * 64, work.sequence, ring.held_full);
     }
-    const int32_t kv_head = head / shape.group();
-    for (int32_t tile = tiles - 1; tile >= 0; --tile, at.Advance()) {
-      eta::cuda::Wait(empty + at.stage, at.phase ^ 1);
-      Expect(full + at.stage, kStageBytes);
-      const uint32_t to = shared + at.stage * kStageBytes;
-      CopyTile<kHeadDim>(to, params.k, kv_head, tile * 64, sequence, full + at.stage);
-      CopyTile<kHeadDim>(to + Shape::kTileBytes, params.v, kv_head, tile * 64, sequence,
-                         full + at.stage);
-    }
+    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group());
     return;
   }
 
   GrowRegisters<Shape::kConsumerRegisters>();
   const int32_t lane = threadIdx.x % 32;
   const GateFactors gate = params.gate;
-  const int32_t diagonal = first_query / 64 + warpgroup;
-  const int32_t row = warp % 4 * 16 + lane / 4;  // of the warpgroup's; the other one is + 8
+  const int32_t diagonal = work.first_query / 64 + ring.warpgroup;
+  const int32_t row = ring.warp % 4 * 16 + lane / 4;  // the other one is + 8
   const int32_t padded = shape.padded_tokens();
-  const int64_t first_row = int64_t{work.head} * padded + diagonal * 64;  // in QueryRows
-  const auto release = [&](int32_t stage) {
-    __syncwarp();
-    if (lane == 0) eta::cuda::Arrive(empty + stage);
-  };
-  const auto skip = [&] {
-    eta::cuda::Wait(full + at.stage, at.phase);
-    release(at.stage);
-    at.Advance();
-  };
+  const int64_t first_row = int64_t{work.global_head} * padded + diagonal * 64;  // in QueryRows
   // Keys after the warpgroup's queries are the other warpgroups'.
-  int32_t tile = tiles - 1;
-  for (; tile > diagonal; --tile) skip();
+  int32_t tile = work.tiles - 1;
+  for (; tile > diagonal; --tile) ring.Skip();
   if (diagonal >= shape.tiles()) {
-    for (; tile >= 0; --tile) skip();
+    for (; tile >= 0; --tile) ring.Skip();
     return;
   }
 
@@ -217,8 +179,8 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     rows[half].gate_grad = from->gate_grad[side];
     if constexpr (kBlocks) rows[half].block_grad = params.block_grad[index];
   }
-  const uint32_t queries = shared + Shape::kQueries + warpgroup * Shape::kTileBytes;
-  const uint32_t gradients = shared + Shape::kGradients + warpgroup * Shape::kTileBytes;
+  const uint32_t queries = shared + Shape::kQueries + ring.warpgroup * Shape::kTileBytes;
+  const uint32_t gradients = shared + Shape::kGradients + ring.warpgroup * Shape::kTileBytes;
   float sums[kHeadDim / 64][8][4] = {};
   float scores[8][4];
   float grads[8][4];
@@ -227,7 +189,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   const auto keys_of = [&](int32_t stage) { return shared + stage * kStageBytes; };
   // Gradients of scores by keys of stage `before`, if there is one; scores; gradients of weights.
   const auto multiply = [&](auto has_before, int32_t before) {
-    eta::cuda::Wait(full + at.stage, at.phase);
+    eta::cuda::Wait(ring.full + at.stage, at.phase);
     Pin(sums);
     wgmma::Fence();
     if constexpr (has_before()) AddProduct<kHeadDim>(sums, packed, keys_of(before));
@@ -251,12 +213,12 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     if constexpr (kBlocks) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        largest[half] = params.largest[(int64_t{work.head} * shape.tiles() + tile) * padded +
+        largest[half] = params.largest[(int64_t{work.global_head} * shape.tiles() + tile) * padded +
                                        diagonal * 64 + row + half * 8];
       }
     }
   };
-  eta::cuda::Wait(queries_full, 0);
+  eta::cuda::Wait(ring.held_full, 0);
   load_largest();
   multiply(std::false_type{}, 0);
   DifferentiateRows<kGate, kBlocks, true>(scores, grads, rows, largest, gate);
@@ -266,7 +228,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     at.Advance();
     load_largest();
     multiply(std::true_type{}, before);
-    release(before);
+    ring.Release(before);
     DifferentiateRows<kGate, kBlocks, false>(scores, grads, rows, largest, gate);
     pack();
   }
@@ -275,7 +237,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   wgmma::Commit();
   wgmma::Wait<0>();
   Pin(sums);
-  const int64_t first_token = int64_t{sequence} * shape.tokens + diagonal * 64;
+  const int64_t first_token = int64_t{work.sequence} * shape.tokens + diagonal * 64;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float through = SumOfRow(rows[half].through_gate);
@@ -283,13 +245,13 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
         diagonal * 64 + row + half * 8 >= shape.tokens) {
       continue;
     }
-    params.grad_tau[(first_token + row + half * 8) * shape.query_heads + head] =
+    params.grad_tau[(first_token + row + half * 8) * shape.query_heads + work.head] =
         through * params.tau_factor;
   }
   const float factor[2] = {kLn2, kLn2};
-  StoreTile<kHeadDim>(sums, factor,
-                      params.grad_q.data + first_token * params.grad_q.stride + head * kHeadDim,
-                      params.grad_q.stride, shape.tokens - diagonal * 64);
+  StoreTile<kHeadDim>(
+      sums, factor, params.grad_q.data + first_token * params.grad_q.stride + work.head * kHeadDim,
+      params.grad_q.stride, shape.tokens - diagonal * 64);
 #else
   __trap();
 #endif

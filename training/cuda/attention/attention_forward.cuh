@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "training/cuda/attention/attention_ring.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -163,94 +164,55 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     AttentionForwardKernel(const __grid_constant__ ForwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = ForwardShape<kHeadDim>;
-  constexpr int kStages = Shape::kStages;
   constexpr uint32_t kStageBytes = 2 * Shape::kTileBytes;
-  extern __shared__ std::byte unaligned[];
-  std::byte* memory = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
-  auto* full = reinterpret_cast<Barrier*>(memory + Shape::kBarriers);
-  Barrier* empty = full + kStages;
-  Barrier* queries_full = empty + kStages;
-  const uint32_t shared = SharedAddress(memory);
-  const int32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const int32_t warpgroup = warp / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      eta::cuda::InitBarrier(full + i, 1);
-      eta::cuda::InitBarrier(empty + i, Shape::kConsumers * 4);
-    }
-    eta::cuda::InitBarrier(queries_full, 1);
-    eta::cuda::PublishBarriers();
-  }
-  __syncthreads();
-  eta::cuda::WaitForPrevious();
-  eta::cuda::AllowNext();
-  const Work work = WorkOf(params.order);
+  Ring<Shape> ring;
+  const uint32_t shared = ring.shared;
+  auto& at = ring.at;
   const HeadsShape& shape = params.shape;
-  const int32_t sequence = work.head / shape.query_heads;
-  const int32_t head = work.head % shape.query_heads;
-  const int32_t first_query = (params.order.tiles - 1 - work.tile) * Shape::kTileRows;
-  const int32_t tiles = min(shape.tiles(), first_query / 64 + Shape::kConsumers);
-  RingPlace<kStages> at;
+  const QueryWork<Shape> work(shape, params.order);
 
-  if (warpgroup == Shape::kConsumers) {
+  if (ring.warpgroup == Shape::kConsumers) {
     ShrinkRegisters<Shape::kProducerRegisters>();
     if (threadIdx.x % 128 != 0) return;
-    Expect(queries_full, Shape::kConsumers * Shape::kTileBytes);
+    Expect(ring.held_full, Shape::kConsumers * Shape::kTileBytes);
     for (int i = 0; i < Shape::kConsumers; ++i) {
-      CopyTile<kHeadDim>(shared + Shape::kQueries + i * Shape::kTileBytes, params.q, head,
-                         first_query + i * 64, sequence, queries_full);
+      CopyTile<kHeadDim>(shared + Shape::kQueries + i * Shape::kTileBytes, params.q, work.head,
+                         work.first_query + i * 64, work.sequence, ring.held_full);
     }
-    const int32_t kv_head = head / shape.group();
-    for (int32_t tile = tiles - 1; tile >= 0; --tile, at.Advance()) {
-      eta::cuda::Wait(empty + at.stage, at.phase ^ 1);
-      Expect(full + at.stage, kStageBytes);
-      const uint32_t to = shared + at.stage * kStageBytes;
-      CopyTile<kHeadDim>(to, params.k, kv_head, tile * 64, sequence, full + at.stage);
-      CopyTile<kHeadDim>(to + Shape::kTileBytes, params.v, kv_head, tile * 64, sequence,
-                         full + at.stage);
-    }
+    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group());
     return;
   }
 
   GrowRegisters<Shape::kConsumerRegisters>();
   const int32_t lane = threadIdx.x % 32;
   const GateFactors gate = params.gate;
-  const int32_t diagonal = first_query / 64 + warpgroup;
-  const int32_t row = warp % 4 * 16 + lane / 4;  // of the warpgroup's; the other one is + 8
-  const int64_t first_row = int64_t{sequence} * shape.tokens + diagonal * 64;
+  const int32_t diagonal = work.first_query / 64 + ring.warpgroup;
+  const int32_t row = ring.warp % 4 * 16 + lane / 4;  // the other one is + 8
+  const int64_t first_row = int64_t{work.sequence} * shape.tokens + diagonal * 64;
   ForwardRows rows;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     rows.bias[half] = 0.0f;
     if (kGate != GateKind::kNone && diagonal * 64 + row + half * 8 < shape.tokens) {
-      rows.bias[half] =
-          gate.bias_slope * params.tau[(first_row + row + half * 8) * shape.query_heads + head];
+      rows.bias[half] = gate.bias_slope *
+                        params.tau[(first_row + row + half * 8) * shape.query_heads + work.head];
     }
   }
-  const uint32_t queries = shared + Shape::kQueries + warpgroup * Shape::kTileBytes;
+  const uint32_t queries = shared + Shape::kQueries + ring.warpgroup * Shape::kTileBytes;
   float sums[kHeadDim / 64][8][4] = {};
   float scores[8][4];
   uint32_t weights[4][4];
-  const auto release = [&](int32_t stage) {
-    __syncwarp();
-    if (lane == 0) eta::cuda::Arrive(empty + stage);
-  };
-  const auto skip = [&] {
-    eta::cuda::Wait(full + at.stage, at.phase);
-    release(at.stage);
-    at.Advance();
-  };
   // Keys after the warpgroup's queries are the other warpgroups'.
-  int32_t tile = tiles - 1;
-  for (; tile > diagonal; --tile) skip();
+  int32_t tile = work.tiles - 1;
+  for (; tile > diagonal; --tile) ring.Skip();
   if (diagonal >= shape.tiles()) {
-    for (; tile >= 0; --tile) skip();
+    for (; tile >= 0; --tile) ring.Skip();
     return;
   }
   const auto keys_of = [&](int32_t stage) { return shared + stage * kStageBytes; };
   // Weights by values of stage `before`, if there is one, and queries by keys.
   const auto multiply = [&](auto has_before, int32_t before) {
-    eta::cuda::Wait(full + at.stage, at.phase);
+    eta::cuda::Wait(ring.full + at.stage, at.phase);
     Pin(sums);
     wgmma::Fence();
     if constexpr (has_before()) {
@@ -262,9 +224,10 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     wgmma::Pin(scores);
     Pin(sums);
   };
-  eta::cuda::Wait(queries_full, 0);
+  eta::cuda::Wait(ring.held_full, 0);
   const auto block_at = [&](int32_t block) {
-    return (int64_t{work.head} * shape.tiles() + block) * shape.padded_tokens() + diagonal * 64;
+    return (int64_t{work.global_head} * shape.tiles() + block) * shape.padded_tokens() +
+           diagonal * 64;
   };
   multiply(std::false_type{}, 0);
   if constexpr (kBlocks) MeasureBlock<kGate>(scores, rows, params, block_at(tile), true);
@@ -278,7 +241,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     const int32_t before = at.stage;
     at.Advance();
     multiply(std::true_type{}, before);
-    release(before);
+    ring.Release(before);
     if constexpr (kBlocks) MeasureBlock<kGate>(scores, rows, params, block_at(tile), false);
     float weight[2] = {0.0f, 0.0f};
     WeighTile<kGate, true>(scores, rows, weight, weights, gate);
@@ -303,7 +266,8 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     factor[half] = 1.0f / weight;
     const int32_t query = diagonal * 64 + row + half * 8;
     if (lane % 4 != 0 || query >= shape.tokens) continue;
-    const int64_t to = (int64_t{sequence} * shape.query_heads + head) * shape.tokens + query;
+    const int64_t to =
+        (int64_t{work.sequence} * shape.query_heads + work.head) * shape.tokens + query;
     params.log_sum_exp[to] = kLn2 * (rows.reference[half] + log2f(weight));
     if constexpr (kGate != GateKind::kNone) {
       if (params.gate_sum != nullptr) {
@@ -316,7 +280,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     }
   }
   StoreTile<kHeadDim>(sums, factor,
-                      params.out.data + first_row * params.out.stride + head * kHeadDim,
+                      params.out.data + first_row * params.out.stride + work.head * kHeadDim,
                       params.out.stride, shape.tokens - diagonal * 64);
 #else
   __trap();
