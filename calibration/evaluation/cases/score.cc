@@ -99,9 +99,11 @@ class ScoreRun {
     attended_.assign(layers_ * count * query_heads_, static_cast<int32_t>(begin + count));
     read_.assign(layers_ * count * kv_heads_, static_cast<int32_t>(begin + count));
     thresholds_.resize(layers_ * count * query_heads_);
+    const auto last = static_cast<int32_t>(count) - 1;
     RETURN_IF_ERROR(
         runner_.Run({.tokens = std::span(case_.tokens).subspan(begin, count),
                      .kind = kind,
+                     .logit_rows = std::span(&last, 1),
                      .logits = std::span(result_.logits).subspan(row * vocab_size_, vocab_size_),
                      .outputs = {.tokens_attended = attended_.data(),
                                  .tokens_read = read_.data(),

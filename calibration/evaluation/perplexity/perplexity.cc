@@ -100,20 +100,25 @@ class DensityMeter {
 struct Meters {
   DensityMeter density;
   ShadowMeter shadow;
+  DivergenceMeter divergence;
 };
 
 class Evaluation {
  public:
-  Evaluation(const RunnerSource& runners, const PerplexityOptions& options, int64_t total_rows)
-      : runners_(runners), options_(options), total_rows_(total_rows) {}
+  Evaluation(const RunnerSource& runners, const PerplexityOptions& options, int64_t total_rows,
+             int64_t scored_rows)
+      : runners_(runners), options_(options), total_rows_(total_rows), scored_rows_(scored_rows) {}
 
   absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
                                        std::span<const std::vector<int32_t>> windows) {
     ASSIGN_OR_RETURN(SequenceRunner* const runner, runners_(attention.geometry));
     AttentionScore score;
+    first_.vocab_size = runner->config().vocab_size;
+    RETURN_IF_ERROR(CheckDivergenceShare(options_.kl, scored_rows_, first_.vocab_size));
     Meters meters = {
         DensityMeter(*runner, attention),
-        ShadowMeter(runner->config(), attention.options.admit_all ? 0.0 : options_.mass)};
+        ShadowMeter(runner->config(), attention.options.admit_all ? 0.0 : options_.mass),
+        DivergenceMeter(options_.kl, first_)};
     logprobs_.resize(static_cast<size_t>(runner->max_rows()));
     best_.resize(logprobs_.size());
     if (options_.rivals) options_.rivals->Use(attention.rival);
@@ -127,6 +132,7 @@ class Evaluation {
     score.loss = BlockMeanInterval(score.losses);
     score.top_1 /= static_cast<double>(score.losses.size());
     score.shadow = meters.shadow.Summary();
+    score.divergence = meters.divergence.Mean();
     if (!attention.options.admit_all) {
       score.head_density = meters.density.HeadDensity();
       score.union_density = meters.density.UnionDensity();
@@ -168,6 +174,9 @@ class Evaluation {
         step.targets = window.subspan(begin + 1, count);
         step.logprobs = std::span(logprobs_).first(count);
         step.best = std::span(best_).first(count);
+        meters.divergence.Choose(count);
+        step.logit_rows = meters.divergence.rows();
+        step.logits = meters.divergence.logits();
         if (!full) {
           step.outputs = meters.density.Outputs(Recall(attention));
           step.outputs.shadow = meters.shadow.Choose(count, static_cast<int32_t>(begin));
@@ -179,6 +188,7 @@ class Evaluation {
       for (size_t i = 0; i < step.best.size(); ++i) {
         if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
       }
+      if (!prompt) meters.divergence.Absorb();
       if (sparse_prompt) meters.density.AbsorbPrefill(count, begin);
       if (step.kind == RowKind::kDecode) {
         meters.density.Absorb(count, begin);
@@ -193,10 +203,12 @@ class Evaluation {
 
   const RunnerSource& runners_;
   const PerplexityOptions& options_;
-  int64_t total_rows_;
+  int64_t total_rows_;   // of all attentions
+  int64_t scored_rows_;  // of one
   int64_t rows_done_ = 0;
   std::vector<float> logprobs_;
   std::vector<int32_t> best_;
+  KeptLogits first_;
 };
 
 }  // namespace
@@ -214,7 +226,8 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
   const absl::Cleanup done_choosing = [&] {
     if (options.rivals) options.rivals->Use(nullptr);
   };
-  Evaluation evaluation(runners, options, rows * static_cast<int64_t>(attentions.size()));
+  Evaluation evaluation(runners, options, rows * std::ssize(attentions),
+                        rows - options.prefill * std::ssize(windows));
   std::vector<AttentionScore> scores;
   for (const EvaluatedAttention& attention : attentions) {
     ASSIGN_OR_RETURN(AttentionScore score, evaluation.Score(attention, windows));

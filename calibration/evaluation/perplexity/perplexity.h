@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/attention/evaluated_attention.h"
+#include "calibration/evaluation/perplexity/divergence_meter.h"
 #include "calibration/evaluation/perplexity/shadow_meter.h"
 #include "calibration/evaluation/rivals/rival_backend.h"
 #include "calibration/evaluation/runtime/runner.h"
@@ -27,6 +28,7 @@ struct PerplexityOptions {
   // The backend that runners run through. Rivals need it; none of them chooses afterwards.
   RivalBackend* rivals = nullptr;
   double mass = 0.0;  // share of the decode rows that are measured against full attention
+  double kl = 0.0;    // share of the scored rows whose divergence from the first is measured
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
 
@@ -43,14 +45,15 @@ struct AttentionScore {
   std::optional<double> recall;  // share of keys with S >= tau_eff that were admitted; no rival's
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   std::optional<ShadowSummary> shadow;
-  double tokens_per_second = 0.0;  // of all rows fed
+  std::optional<double> divergence;  // KL(first || this), nats; not of the first
+  double tokens_per_second = 0.0;    // of all rows fed
 
   // Bytes read over those of all K and V.
   double bytes_read() const { return (union_density + v_read) / 2.0 + index_read; }
 };
 
 // Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill
-// + 1. Errors of `runners`.
+// + 1. Errors of `runners`; InvalidArgument for a share `kl` whose logits do not fit in memory.
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options);

@@ -23,6 +23,7 @@ struct PerplexityCommand {
   bool by_document = false;
   bool recall = true;
   double mass = 0.0;
+  double kl = 0.0;
 
   void Register(CLI::App& command);
   absl::Status Run() const;
@@ -50,6 +51,10 @@ void PerplexityCommand::Register(CLI::App& command) {
   AddReal(command, "--mass", mass, 0.0, 1.0,
           "Measure on this share of the decode rows what full attention would have had: mass kept "
           "and output error (reads every key of them once more)");
+  AddReal(
+      command, "--kl", kl, 0.0, 1.0,
+      "Measure on this share of the scored rows the divergence of the next token's distribution "
+      "from that of the first --attention (keeps the logits of these rows in memory)");
 }
 
 absl::Status PerplexityCommand::Run() const {
@@ -70,6 +75,7 @@ absl::Status PerplexityCommand::Run() const {
                                        .special_ids = comparison.tokenizer().special_ids(),
                                        .rivals = &comparison.rivals(),
                                        .mass = mass,
+                                       .kl = kl,
                                        .progress = [&bar](int64_t done, int64_t total) {
                                          bar.Show(done, total);
                                        }}));

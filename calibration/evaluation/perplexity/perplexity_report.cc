@@ -85,6 +85,7 @@ Json AttentionJson(const EvaluatedAttention& attention, const AttentionScore& sc
     json["output_error"] = score.shadow->error;
     json["shadow_rows"] = score.shadow->rows;
   }
+  if (score.divergence) json["kl_from_first"] = *score.divergence;
   json["tokens_per_second"] = score.tokens_per_second;
   return json;
 }
@@ -115,6 +116,9 @@ std::string PerplexityTable(const ComparisonFlags& flags, const AttentionCompari
                                   "attention", "perplexity", "ratio to the first", "top-1", "head",
                                   "union", "v read", "bytes", "recall"));
   if (sparse_prefill) absl::StrAppendFormat(&table, "  %7s", "prefill");
+  const bool divergence = std::ranges::any_of(
+      scores, [](const AttentionScore& score) { return score.divergence.has_value(); });
+  if (divergence) absl::StrAppendFormat(&table, "  %7s", "1000 KL");
   if (shadow) absl::StrAppendFormat(&table, "  %7s  %7s  %7s", "mass", "mass p1", "error");
   absl::StrAppendFormat(&table, "  %9s\n", "tokens/s");
   for (size_t i = 0; i < scores.size(); ++i) {
@@ -126,6 +130,11 @@ std::string PerplexityTable(const ComparisonFlags& flags, const AttentionCompari
                                     score.head_density, score.union_density, score.v_read,
                                     score.bytes_read(), OrDash(score.recall)));
     if (sparse_prefill) absl::StrAppendFormat(&table, "  %7s", OrDash(score.prefill_density));
+    if (divergence) {
+      absl::StrAppendFormat(
+          &table, "  %7s",
+          score.divergence ? absl::StrFormat("%.3f", 1000.0 * *score.divergence) : "-");
+    }
     if (shadow) {
       const auto of = [&](double ShadowSummary::*member) {
         return OrDash(score.shadow ? std::optional((*score.shadow).*member) : std::nullopt);

@@ -1,7 +1,6 @@
 #include "calibration/evaluation/perplexity/shadow_meter.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <numeric>
 
@@ -9,14 +8,13 @@ namespace eta {
 
 ShadowMeter::ShadowMeter(const ModelConfig& config, double share)
     : num_layers_(config.num_layers),
-      share_(share),
+      sample_(share),
       step_(config.num_layers, config.num_query_heads) {}
 
 std::span<const ShadowLayer> ShadowMeter::Choose(size_t rows, int32_t position) {
   std::vector<int32_t> chosen;
   for (int32_t row = 0; row < static_cast<int32_t>(rows); ++row) {
-    const double before = std::floor(share_ * static_cast<double>(seen_));
-    if (std::floor(share_ * static_cast<double>(++seen_)) > before) chosen.push_back(row);
+    if (sample_.TakesNext()) chosen.push_back(row);
   }
   measured_ += static_cast<int64_t>(chosen.size());
   step_.Clear();

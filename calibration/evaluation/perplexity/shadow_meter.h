@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "calibration/evaluation/perplexity/even_sample.h"
 #include "engine/model/model.h"
 #include "engine/request/shadow/shadow_rows.h"
 
@@ -34,8 +35,7 @@ class ShadowMeter {
 
  private:
   const int32_t num_layers_;
-  const double share_;
-  int64_t seen_ = 0;  // decode rows
+  EvenSample sample_;  // of the decode rows
   int64_t measured_ = 0;
   ShadowRows step_;
   std::vector<float> masses_;  // one per measured row and layer

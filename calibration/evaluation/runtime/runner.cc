@@ -111,6 +111,18 @@ void SequenceRunner::SampleLogprobs(const RunnerStep& step) {
   }
 }
 
+void SequenceRunner::DownloadLogits(const RunnerStep& step) {
+  constexpr auto kMost = static_cast<size_t>(Model::max_logit_rows());
+  const auto width = static_cast<size_t>(config().vocab_size);
+  for (size_t begin = 0; begin < step.logit_rows.size(); begin += kMost) {
+    const size_t count = std::min(kMost, step.logit_rows.size() - begin);
+    model_->ComputeLogits(step.logit_rows.subspan(begin, count));
+    for (size_t i = 0; i < count; ++i) {
+      model_->DownloadLogits(static_cast<int32_t>(i), &step.logits[(begin + i) * width]);
+    }
+  }
+}
+
 absl::Status SequenceRunner::Run(const RunnerStep& step) {
   RETURN_IF_ERROR(Check(step));
   tempered_.Append(step.tokens);
@@ -133,10 +145,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   RETURN_IF_ERROR(model_->Forward(batch, *cache_, step.outputs));
   SampleLogprobs(step);
-  if (!step.logits.empty()) {
-    model_->ComputeLogits(std::span(row_indices_).subspan(step.tokens.size() - 1, 1));
-    model_->DownloadLogits(0, step.logits.data());
-  }
+  DownloadLogits(step);
   RETURN_IF_ERROR(model_->Finish());
   for (size_t i = 0; i < step.targets.size(); ++i) {
     if (!samples_[i].finite) {

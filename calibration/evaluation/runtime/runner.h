@@ -47,8 +47,9 @@ struct RunnerStep {
       {};                          // [R]: tokens whose log-probabilities are wanted; or empty
   std::span<float> logprobs = {};  // [R], with targets
   std::span<int32_t> best = {};    // [R]: the most likely tokens, with targets; or empty
-  std::span<float> logits = {};    // [V] of the last row; or empty
-  bool calibrate = false;          // prefill rows over which outputs.cells are counted
+  std::span<const int32_t> logit_rows = {};  // rows whose logits are wanted
+  std::span<float> logits = {};              // [logit_rows, V]
+  bool calibrate = false;                    // prefill rows over which outputs.cells are counted
   ForwardOutputs outputs = {};
 };
 
@@ -83,6 +84,7 @@ class SequenceRunner {
   absl::Status CheckHeads(const SequenceSettings& settings) const;
   absl::Status Check(const RunnerStep& step) const;
   void SampleLogprobs(const RunnerStep& step);
+  void DownloadLogits(const RunnerStep& step);
 
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;

@@ -211,11 +211,13 @@ TEST_P(RecordersTest, ResidualsAndLogits) {
     for (size_t begin = 0; begin < tokens_.size(); begin += 70) {
       const size_t count = std::min<size_t>(70, tokens_.size() - begin);
       const auto rows = std::span(tokens_).subspan(begin, count);
+      const auto last = static_cast<int32_t>(count) - 1;
       EXPECT_TRUE(runner
                       ->Run({.tokens = rows,
                              .kind = kind,
                              .targets = rows,
                              .logprobs = std::span(logprobs).first(count),
+                             .logit_rows = std::span(&last, 1),
                              .logits = logits})
                       .ok());
     }

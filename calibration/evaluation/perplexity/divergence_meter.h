@@ -1,0 +1,53 @@
+// KL(first || other) of the next token's distribution, at chosen rows of the same text: how far a
+// way of attending is from the first one. A ratio of perplexities falls below 1 where leaving out
+// keys happens to help; the divergence does not.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "calibration/evaluation/perplexity/even_sample.h"
+
+namespace eta {
+
+// Logits of the first way of attending that a comparison may hold in memory.
+inline constexpr int64_t kMaxKeptLogitBytes = int64_t{4} << 30;
+
+// The chosen rows of the first way of attending.
+struct KeptLogits {
+  int32_t vocab_size = 0;
+  std::vector<float> rows;  // [rows, V]
+};
+
+// InvalidArgument, naming `kl`, if that share of `rows` rows does not fit.
+absl::Status CheckDivergenceShare(double share, int64_t rows, int32_t vocab_size);
+
+class DivergenceMeter {
+ public:
+  // Of `share` [0, 1] of the scored rows, evenly spread. `first` must outlive the meter. Where it
+  // is empty the meter fills it, and measures nothing.
+  DivergenceMeter(double share, KeptLogits& first);
+
+  // Chooses among the next `rows` rows. Both spans hold until the next call.
+  void Choose(size_t rows);
+  std::span<const int32_t> rows() const { return chosen_; }
+  std::span<float> logits() { return logits_; }  // [rows(), V]: to be written
+  // After the logits were written.
+  void Absorb();
+  // The mean in nats; nothing, if no row was measured.
+  std::optional<double> Mean() const;
+
+ private:
+  EvenSample sample_;
+  KeptLogits& first_;
+  const bool is_first_;
+  std::vector<int32_t> chosen_;
+  std::vector<float> logits_;
+  int64_t measured_ = 0;
+  double sum_ = 0.0;
+};
+
+}  // namespace eta
