@@ -60,9 +60,12 @@ void AdaptCommand::Register(CLI::App& command) {
       ->check(CLI::IsMember({"all", "predictor"}))
       ->capture_default_str();
   AddReal(command, "--union", target_union, 0.01, 1.0,
-          "Share of the blocks that sparse decoding shall read on held-out text");
-  AddReal(command, "--max_perplexity_increase", max_perplexity_increase, 0.0, 1000.0,
-          "Percent that sparse attention's perplexity may lie above the original's");
+          "Share of the blocks that sparse decoding shall read: steered by held-out text; at the "
+          "end the model is judged by it, within 1 %");
+  AddReal(
+      command, "--max_perplexity_increase", max_perplexity_increase, 0.0, 1000.0,
+      "Percent that sparse attention's perplexity may lie above the original's: the other bound "
+      "that the model is judged by");
   AddReal(command, "--gate_share", gate_share, 0.0, 1.0,
           "Share of the steps over which the gate grows to its full strength");
   AddReal(command, "--sparsity", sparsity, 1e-5, 10.0,
@@ -181,7 +184,12 @@ void AddAdaptCommand(CLI::App& app, absl::Status& status) {
       ->footer(
           "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
           "curves.svg; and at the end model/, which eta-server loads. Measured every\n"
-          "--evaluate_every steps: the block union, which the sparsity weight is steered by.");
+          "--evaluate_every steps: the block union, which the sparsity weight is steered by. At "
+          "the\n"
+          "end the model is judged by --union and --max_perplexity_increase on --test, or on\n"
+          "--held_out without one. Exit code 4: a bound is not kept, or fewer than 1024 tokens "
+          "were\n"
+          "scored; the card says which.");
 }
 
 }  // namespace eta::training

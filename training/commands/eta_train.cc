@@ -1,6 +1,7 @@
 // eta-train makes models that the server runs with dynamic thresholds: from scratch, or out of a
 // model that was trained without them. Exit codes: 0 done; 1 a failed run; 2 bad usage or input;
-// 3 stopped by a signal, after a checkpoint was written.
+// 3 stopped by a signal, after a checkpoint was written; 4 the model is written, and does not keep
+// the bounds that were asked for.
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/runtime/program.h"
@@ -17,7 +18,8 @@ void AddCommands(CLI::App& app, absl::Status& status) {
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.footer(
       "Options are given as --name=value. Exit codes: 0 done; 1 a failed run; 2 bad usage or\n"
-      "input; 3 stopped by SIGTERM or Ctrl-C, after a checkpoint was written.");
+      "input; 3 stopped by SIGTERM or Ctrl-C, after a checkpoint was written; 4 the model is\n"
+      "written, but is not shown to keep both bounds of adapt.");
   eta::training::AddPretrainCommand(app, status);
   eta::training::AddAdaptCommand(app, status);
 }

@@ -119,12 +119,16 @@ absl::StatusOr<RankTeam::StepBatches> RankTeam::Take(TrainingData& data, uint64_
   return ahead_first_ == first ? std::move(step) : Read(data, first);
 }
 
-absl::StatusOr<StepReport> RankTeam::Step(TrainingData& data, uint64_t first) {
+absl::Status RankTeam::Deal(TrainingData& data, uint64_t first) {
   ASSIGN_OR_RETURN(StepBatches batches, Take(data, first));
   for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i].source->Give(std::move(batches[i]));
   ahead_first_ = first + static_cast<uint64_t>(sequences_per_step());
   ahead_ = std::async(std::launch::async,
                       [this, &data, next = ahead_first_] { return Read(data, next); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> RankTeam::Step() {
   return ranks_.size() == 1 ? ranks_.front().trainer->Step() : StepTogether();
 }
 

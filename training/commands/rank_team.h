@@ -39,11 +39,14 @@ class RankTeam {
   // Sequences of a step, over all ranks.
   int64_t sequences_per_step() const;
 
-  // The step whose first sequence is number `first`. The data of the step after it is read
-  // meanwhile: nobody else may read `data` from here on, and it must outlive the team. Errors of
-  // TrainingData::Read and Trainer::Step. Where one rank fails and the others wait for it for ever,
-  // the process ends with exit code 1: what the last checkpoint has is safe.
-  absl::StatusOr<StepReport> Step(TrainingData& data, uint64_t first);
+  // Gives the ranks the data of a step whose first sequence is number `first`. The data of the step
+  // after it is read meanwhile: nobody else may read `data` from here on, and it must outlive the
+  // team. Errors of TrainingData::Read, which leave every rank as it was.
+  absl::Status Deal(TrainingData& data, uint64_t first);
+  // The step that was dealt. Errors of Trainer::Step; nothing of a rank is worth saving then. Where
+  // one rank fails and the others wait for it for ever, the process ends with exit code 1: what the
+  // last checkpoint has is safe.
+  absl::StatusOr<StepReport> Step();
   void Update(const DensityReading& reading);
 
   // Of rank 0; those of the others are the same to the bit.

@@ -31,15 +31,14 @@ double Finite(double value) {
   return std::isfinite(value) ? value : kWorst;
 }
 
-std::map<std::string, double> ScheduleOf(const TrainerState& state) {
+std::map<std::string, double> ScheduleOf(const TrainerState& state, const RunPosition& position) {
   const DualAscentState& dual = state.dual_ascent;
   return {{"skipped_in_row", state.skipped_in_row},
           {"tokens", static_cast<double>(state.tokens)},
+          {"measured", static_cast<double>(position.measured)},
           {"adamw_steps", static_cast<double>(state.adamw.steps)},
           {"dual_weight", Finite(dual.weight)},
           {"dual_readings", static_cast<double>(dual.readings)},
-          {"dual_first", static_cast<double>(dual.first)},
-          {"dual_now", static_cast<double>(dual.now)},
           {"dual_union", Finite(dual.last.union_density)},
           {"dual_perplexity_increase", Finite(dual.last.perplexity_increase)}};
 }
@@ -63,9 +62,6 @@ class ScheduleReader {
     Fail(name, " is no count in its range");
     return 0;
   }
-  DualAscentEnd End(const std::string& name) {
-    return static_cast<DualAscentEnd>(Count(name, 2.0));
-  }
   const absl::Status& status() const { return status_; }
 
  private:
@@ -78,8 +74,11 @@ class ScheduleReader {
   absl::Status status_;
 };
 
-absl::StatusOr<TrainerState> TrainerStateOf(const TrainingState& state) {
+absl::StatusOr<TrainerState> TrainerStateOf(const TrainingState& state, RunPosition& position) {
   ScheduleReader schedule(state.schedule);
+  position = {.sequences = state.sequences,
+              .seconds = state.seconds,
+              .measured = schedule.Count("measured")};
   TrainerState trainer = {
       .step = state.step,
       .skipped = state.skipped_steps,
@@ -89,8 +88,6 @@ absl::StatusOr<TrainerState> TrainerStateOf(const TrainingState& state) {
   trainer.dual_ascent = {
       .weight = schedule.Number("dual_weight"),
       .readings = schedule.Count("dual_readings"),
-      .first = schedule.End("dual_first"),
-      .now = schedule.End("dual_now"),
       .last = {.union_density = schedule.Number("dual_union"),
                .perplexity_increase = schedule.Number("dual_perplexity_increase")}};
   RETURN_IF_ERROR(schedule.status());
@@ -109,24 +106,26 @@ std::span<const float> MomentsOf(const ParameterLayout& layout, const AdamWState
 
 }  // namespace
 
-absl::Status SaveRun(const std::string& path, const RankTeam& team, const RunPosition& position,
+absl::Status SaveRun(const std::string& path, const Trainer& trainer, const Parameters& parameters,
+                     const RunPosition& position,
                      const std::map<std::string, std::string>& settings) {
-  const TrainerState trainer = team.trainer().ReadState();
-  const Parameters& parameters = team.parameters();
+  const TrainerState now = trainer.ReadState();
+  RETURN_IF_ERROR(parameters.backend().Finish());
   const ParameterLayout& layout = parameters.layout();
-  const TrainingState state = {.step = trainer.step,
+  const TrainingState state = {.step = now.step,
                                .sequences = position.sequences,
-                               .skipped_steps = trainer.skipped,
+                               .skipped_steps = now.skipped,
                                .seconds = position.seconds,
-                               .schedule = ScheduleOf(trainer),
+                               .schedule = ScheduleOf(now, position),
                                .settings = settings};
   const TensorFiller read = [&](const std::string& name, std::span<float> out) -> absl::Status {
     if (name.starts_with(kValue)) {
       ASSIGN_OR_RETURN(const std::vector<float> values,
                        parameters.Read(std::string_view(name).substr(sizeof(kValue) - 1)));
+      RETURN_IF_ERROR(parameters.backend().Finish());
       std::ranges::copy(values, out.begin());
     } else {
-      std::ranges::copy(MomentsOf(layout, trainer.adamw, name), out.begin());
+      std::ranges::copy(MomentsOf(layout, now.adamw, name), out.begin());
     }
     return absl::OkStatus();
   };
@@ -139,7 +138,8 @@ absl::StatusOr<RunPosition> RestoreRun(const TrainingCheckpoint& checkpoint, Ran
   RETURN_IF_ERROR(CheckSettings(state.settings, settings));
   const ParameterLayout& layout = team.parameters().layout();
   RETURN_IF_ERROR(checkpoint.CheckTensors(ShapesOf(layout)));
-  ASSIGN_OR_RETURN(TrainerState trainer, TrainerStateOf(state));
+  RunPosition position;
+  ASSIGN_OR_RETURN(TrainerState trainer, TrainerStateOf(state, position));
   AdamWState& adamw = trainer.adamw;
   adamw.first.resize(static_cast<size_t>(layout.trained_count()));
   adamw.second.resize(static_cast<size_t>(layout.trained_count()));
@@ -156,7 +156,7 @@ absl::StatusOr<RunPosition> RestoreRun(const TrainingCheckpoint& checkpoint, Ran
         checkpoint.Read(kSecond + parameter.name, std::span(adamw.second).subspan(offset, count)));
   }
   RETURN_IF_ERROR(team.WriteState(trainer));
-  return RunPosition{.sequences = state.sequences, .seconds = state.seconds};
+  return position;
 }
 
 }  // namespace eta::training

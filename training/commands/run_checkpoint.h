@@ -16,10 +16,13 @@ namespace eta::training {
 struct RunPosition {
   int64_t sequences = 0;  // that were dealt
   double seconds = 0.0;   // that training took
+  int64_t measured = 0;   // step of the last measurement: a run that goes on repeats none
 };
 
-// Errors of WriteTrainingCheckpoint.
-absl::Status SaveRun(const std::string& path, const RankTeam& team, const RunPosition& position,
+// Errors of WriteTrainingCheckpoint, and of the backend: of a device that is lost nothing is
+// written, and what was there before stays.
+absl::Status SaveRun(const std::string& path, const Trainer& trainer, const Parameters& parameters,
+                     const RunPosition& position,
                      const std::map<std::string, std::string>& settings);
 
 // Gives the team what the checkpoint has. Errors of CheckSettings, TrainingCheckpoint and

@@ -1,12 +1,16 @@
 #include "training/commands/run_flags.h"
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "engine/base/error.h"
+#include "engine/base/files/input_file.h"
+#include "engine/base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/system/usable_cpus.h"
 
@@ -14,6 +18,20 @@ namespace eta::training {
 namespace {
 
 constexpr int32_t kMaxTokens = 1 << 20;
+
+// A text that the run learns from, or is steered by, tests nothing.
+absl::Status CheckApart(const std::vector<std::string>& test,
+                        const std::vector<std::string>& others, const char* flag) {
+  for (const std::string& text : test) {
+    for (const std::string& other : others) {
+      std::error_code error;  // a file that is absent is named where it is opened
+      if (!std::filesystem::equivalent(text, other, error) || error) continue;
+      return InvalidField("test", absl::StrCat(Quoted(text.substr(text.rfind('/') + 1)),
+                                               " is given as --", flag, " too"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -35,6 +53,12 @@ void RunFlags::Register(CLI::App& command) {
   command
       .add_option("--held_out", held_out,
                   "Text to measure on, which is not trained on; may be given several times")
+      ->allow_extra_args(false);
+  command
+      .add_option("--test", test,
+                  "Text that the model is measured on once, at the end, for its card: nothing is "
+                  "trained, steered or fitted by it. Without it the card's figures are those of "
+                  "--held_out, and it says so. May be given several times")
       ->allow_extra_args(false);
   command.add_option("--output", output, "Folder of the run: checkpoint, log, curves, model")
       ->required();
@@ -78,7 +102,7 @@ void RunFlags::Register(CLI::App& command) {
   AddCount(command, "--evaluation_context", evaluation_context, 0, kMaxTokens,
            "Tokens of a window of a measurement; 0: as --sequence_tokens");
   AddCount(command, "--evaluation_windows", evaluation_windows, 1, 1 << 20,
-           "Windows to take of each held-out text at most");
+           "Windows to take of each held-out or test text at most");
   AddCount(command, "--needles", needles, 0, 1 << 16,
            "Windows with a hidden number, of a measurement; 0: none");
 }
@@ -92,7 +116,8 @@ absl::Status RunFlags::Check() const {
   if (evaluate_every > 0 && held_out.empty()) {
     return InvalidField("evaluate_every", "needs --held_out");
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckApart(test, texts, "text"));
+  return CheckApart(test, held_out, "held_out");
 }
 
 TrainerOptions RunFlags::Trainer() const {
@@ -120,9 +145,11 @@ DataOptions RunFlags::Data() const {
   return options;
 }
 
-HeldOutOptions RunFlags::HeldOutData() const {
+HeldOutOptions RunFlags::Measured(const std::vector<std::string>& measured,
+                                  const char* flag) const {
   HeldOutOptions options;
-  options.texts = held_out;
+  options.texts = measured;
+  options.flag = flag;
   options.context = evaluation_context > 0 ? evaluation_context : sequence_tokens;
   options.windows = evaluation_windows;
   options.needles = needles;

@@ -23,6 +23,7 @@ namespace eta::training {
 struct RunFlags {
   std::vector<std::string> texts;
   std::vector<std::string> held_out;
+  std::vector<std::string> test;
   std::string output;
   bool resume = false;
   TrainingBackendOptions backend;
@@ -57,7 +58,8 @@ struct RunFlags {
   // What these flags say of the parts of a run.
   TrainerOptions Trainer() const;  // without what the commands add
   DataOptions Data() const;
-  HeldOutOptions HeldOutData() const;
+  HeldOutOptions HeldOutData() const { return Measured(held_out, "held_out"); }
+  HeldOutOptions TestData() const { return Measured(test, "test"); }
   // Those that a run which goes on must not change, as text.
   std::map<std::string, std::string> Settings() const;
 
@@ -65,6 +67,9 @@ struct RunFlags {
   std::string log_path() const { return log.empty() ? output + "/log.jsonl" : log; }
   std::string curves_path() const { return output + "/curves.svg"; }
   std::string model_path() const { return output + "/model"; }
+
+ private:
+  HeldOutOptions Measured(const std::vector<std::string>& measured, const char* flag) const;
 };
 
 // A real number as text from which it comes back to the bit.

@@ -18,6 +18,7 @@
 #include "training/commands/run_checkpoint.h"
 #include "training/commands/run_flags.h"
 #include "training/evaluation/held_out.h"
+#include "training/export/model_card.h"
 #include "training/progress/curves.h"
 #include "training/progress/run_log.h"
 
@@ -44,36 +45,56 @@ class TrainingRun {
  public:
   explicit TrainingRun(RunPlan plan) : plan_(std::move(plan)) {}
 
-  // Runs it. Cancelled: a signal came, and the checkpoint was written. Other errors are those of
-  // its parts; the last checkpoint that was written whole is there then.
+  // Runs it. Cancelled: a signal came, and the checkpoint was written. NotAsAsked: the model is
+  // written, and is not shown to keep the bounds that the sparsity weight was steered by. Other
+  // errors are those of its parts; the last checkpoint that was written whole is there then.
   absl::Status Run();
 
  private:
   absl::Status Open();
-  absl::Status MeasureOriginal();
+  absl::Status OpenTexts();
+  absl::StatusOr<HeldOutResult> MeasureOriginal(const HeldOut& text);
   // What records of outliers are made with while the model is in training, where the one that it
   // is served with is not known yet: the original's.
   absl::Status ReadIndexMetric();
   absl::Status Loop();
   absl::Status Step();
+  absl::Status Tell(const StepReport& report, double seconds);
   // Numbers on held-out text, for the log and for the sparsity weight.
+  bool EvaluationDue() const;
   absl::Status Evaluate();
   absl::Status Save();
+  // What came of a part of the run that changes no weight. Where it failed, the run cannot go on: a
+  // checkpoint is written first, so that no step is lost, and the error says where that leaves it.
+  absl::Status Saved(const absl::Status& outcome);
   absl::Status Export();
-  std::string Ending() const;
+  ModelCard Card() const;  // without what is measured
+  absl::Status Record(const HeldOutResult& measured, bool test);
+  absl::Status WriteCurves() const;
+  // The sentence of an error, with what it happened at before it.
+  static absl::Status At(const std::string& what, const absl::Status& status);
   bool served() const;  // whether the server runs this kind of model
+  // What the card's figures are of; null: nothing is measured.
+  const HeldOut* judged() const { return test_ ? test_.get() : held_out_.get(); }
+  // What the model is to keep; null: nothing was asked for.
+  const DualAscentOptions* bounds() const {
+    const std::optional<DualAscentOptions>& asked = plan_.team.trainer.dual_ascent;
+    return asked ? &*asked : nullptr;
+  }
   const RunFlags& flags() const { return plan_.flags; }
 
   RunPlan plan_;
   std::map<std::string, std::string> settings_;
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<HeldOut> held_out_;  // null: no text to measure on
+  std::unique_ptr<HeldOut> test_;      // for the card alone; null: held_out_ is for the card too
   std::unique_ptr<RankTeam> team_;
-  std::optional<HeldOutResult> dense_;  // the original's
+  std::optional<HeldOutResult> dense_;  // the original's, on held_out_
   std::optional<SafetensorsFile> measured_metric_;
   const TensorReader* index_metric_ = nullptr;  // null: there is no original
   RunPosition position_;
   RunHistory history_;
+  std::optional<Verdict> verdict_;  // on the model that was written
   std::optional<RunLog> log_;
   ProgressLine progress_{ProgressLine::Elsewhere::kLines};
   std::chrono::steady_clock::time_point saved_;

@@ -11,36 +11,42 @@
 namespace eta::training {
 namespace {
 
-absl::StatusOr<HeldOutResult> Measure(const ModelToWrite& model) {
+absl::Status WriteIndexMetric(const ModelToWrite& model) {
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json));
-  if (config.index == IndexKind::kOutlier) {
-    ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
-    RETURN_IF_ERROR(MeasureIndexMetric(
-        written, model.held_out->windows(),
-        {.backend = {.name = "cpu", .num_threads = model.threads}, .progress = {}},
-        model.folder + "/index_metric.safetensors"));
-  }
+  if (model.held_out == nullptr || config.index != IndexKind::kOutlier) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
-  return model.held_out->Measure(written, /*full_only=*/false, {});
+  return MeasureIndexMetric(
+      written, model.held_out->windows(),
+      {.backend = {.name = "cpu", .num_threads = model.threads}, .progress = {}},
+      model.folder + "/index_metric.safetensors");
+}
+
+absl::Status Measure(const ModelToWrite& model, ModelCard& card) {
+  ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
+  ASSIGN_OR_RETURN(HeldOutResult measured,
+                   model.measured->Measure(written, /*full_only=*/false, {}));
+  card.context = model.measured->context();
+  card.prefill = model.measured->prefill();
+  if (model.asked != nullptr && card.dense) {
+    card.verdict = Judge(*model.asked, measured, *card.dense);
+  }
+  card.measured = std::move(measured);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<HeldOutResult>> WriteModel(ModelToWrite model) {
+absl::StatusOr<ModelCard> WriteModel(ModelToWrite model) {
   const TrainedTensors tensors(*model.parameters, model.config_json);
   RETURN_IF_ERROR(WriteCheckpoint(tensors, *model.texts, model.folder, /*dtype=*/{},
                                   /*replace=*/true));
   for (const Parameter& parameter : model.parameters->layout().parameters()) {
     model.card.parameters += parameter.count;
   }
-  if (model.held_out != nullptr) {
-    ASSIGN_OR_RETURN(HeldOutResult measured, Measure(model));
-    model.card.context = model.held_out->context();
-    model.card.prefill = model.held_out->prefill();
-    model.card.measured = std::move(measured);
-  }
+  RETURN_IF_ERROR(WriteIndexMetric(model));
+  if (model.measured != nullptr) RETURN_IF_ERROR(Measure(model, model.card));
   RETURN_IF_ERROR(WriteWholeFile(model.folder + "/README.md", ModelCardText(model.card)));
-  return model.card.measured;
+  return std::move(model.card);
 }
 
 }  // namespace eta::training

@@ -17,13 +17,15 @@ struct ModelToWrite {
   const Parameters* parameters = nullptr;
   std::string config_json;
   const CheckpointTexts* texts = nullptr;
-  const HeldOut* held_out = nullptr;  // null: nothing is measured
+  const HeldOut* held_out = nullptr;         // the index metric is measured on it; null: it is not
+  const HeldOut* measured = nullptr;         // the card's figures are; null: nothing is measured
+  const DualAscentOptions* asked = nullptr;  // with card.dense: the model is judged by them
   int threads = 0;
   ModelCard card;  // without what is measured
 };
 
 // config.json, model.safetensors, the tokenizer's files, index_metric.safetensors where records are
-// of kind outlier and there is held-out text, README.md. What was measured; absent: nothing.
-absl::StatusOr<std::optional<HeldOutResult>> WriteModel(ModelToWrite model);
+// of kind outlier and there is held-out text, README.md. The card, with what was measured.
+absl::StatusOr<ModelCard> WriteModel(ModelToWrite model);
 
 }  // namespace eta::training

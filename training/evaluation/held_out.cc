@@ -85,8 +85,8 @@ absl::Status HeldOut::Cut() {
     absl::StatusOr<std::vector<std::vector<int32_t>>> cut =
         ReadWindows(*source, tokenizer_, options_.context, options_.windows);
     if (!cut.ok()) {
-      return InvalidField("held_out", absl::StrCat(Quoted(FileName(text)), ": ",
-                                                   std::string(cut.status().message())));
+      return InvalidField(options_.flag, absl::StrCat(Quoted(FileName(text)), ": ",
+                                                      std::string(cut.status().message())));
     }
     std::ranges::move(*cut, std::back_inserter(windows_));
     begins_.push_back(windows_.size());
@@ -98,6 +98,10 @@ absl::Status HeldOut::Cut() {
                    ReadNeedleWindows(*source, tokenizer_,
                                      {.context = options_.context, .windows = options_.needles}));
   return absl::OkStatus();
+}
+
+int64_t HeldOut::tokens() const {
+  return static_cast<int64_t>(windows_.size()) * (options_.context - prefill());
 }
 
 absl::StatusOr<HeldOutResult> HeldOut::Measure(
@@ -122,6 +126,7 @@ absl::StatusOr<HeldOutResult> HeldOut::Measure(
                                          .special_ids = tokenizer_.special_ids(),
                                          .progress = progress}));
     result.texts.push_back(ScoreOf(FileName(options_.texts[i]), scores));
+    result.tokens += static_cast<int64_t>(scores.front().losses.size());
   }
   result.all = MeanOf(result.texts);
   if (needles_.empty()) return result;

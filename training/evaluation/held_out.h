@@ -1,6 +1,6 @@
 // Measures a model in training as the server would run it: perplexity with full and with sparse
-// attention, densities and needles, on texts that it is not trained on. It is eta-eval's
-// measurement, through the server's own kernels.
+// attention, densities and needles, on texts that it is not trained on (--held_out, --test). It is
+// eta-eval's measurement, through the server's own kernels.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ namespace eta::training {
 
 struct HeldOutOptions {
   std::vector<std::string> texts;  // at least one; each is measured and named by itself
+  std::string flag = "held_out";   // that names them, in errors
   int32_t context = 0;             // predictions of one window
   int32_t windows = 2;             // of each text, at most
   int32_t needles = 12;            // windows with a needle; 0: none
@@ -42,6 +43,7 @@ struct HeldOutResult {
   HeldOutScore all;
   std::vector<HeldOutScore> texts;
   bool sparse = false;  // whether the model has sparse attention
+  int64_t tokens = 0;   // scored, of all texts
   int32_t needles = 0;  // windows
   int32_t full_hits = 0;
   int32_t sparse_hits = 0;
@@ -63,6 +65,7 @@ class HeldOut {
   int32_t context() const { return options_.context; }
   // Rows of a window that are fed as a prompt; the others decode.
   int32_t prefill() const { return options_.context / 8; }
+  int64_t tokens() const;  // that a measurement scores
   // [context + 1] tokens each, of all texts.
   const std::vector<std::vector<int32_t>>& windows() const { return windows_; }
 

@@ -17,16 +17,33 @@ std::string Row(const HeldOutScore& score, const HeldOutScore* dense, bool spars
   return row;
 }
 
+// Where the figures come from, and so how far they may be trusted.
+const char* Source(const ModelCard& card) {
+  if (card.tested) {
+    return "The figures are of test text (--test): it was not trained on, nothing was steered by "
+           "it, and the index metric was not measured on it.";
+  }
+  if (!card.original.empty()) {
+    return "There was no test text (--test). The figures are of the held-out text that the "
+           "sparsity weight was steered by and the index metric was measured on; on other text "
+           "they may be worse.";
+  }
+  return "There was no test text (--test). The figures are of the held-out text that was measured "
+         "on during training; where settings were chosen by it, they may be worse on other text.";
+}
+
 std::string Quality(const ModelCard& card) {
-  if (!card.measured) {
+  if (!card.served) {
     return "The server does not run this kind of gate, so nothing was measured through it.\n";
+  }
+  if (!card.measured) {
+    return "Nothing was measured: there was no text for it (--held_out, --test).\n";
   }
   const HeldOutResult& measured = *card.measured;
   std::string text = absl::StrFormat(
-      "Perplexity per token on held-out text, in windows of %d tokens. The first %d of a window "
-      "are "
-      "a prompt; the others decode, and are scored.%s\n\n",
-      card.context, card.prefill,
+      "%s\n\nPerplexity per token, in windows of %d tokens. The first %d of a window are a prompt; "
+      "the others decode, and are scored.%s\n\n",
+      Source(card), card.context, card.prefill,
       measured.sparse
           ? " Sparse attention is the server's default. Densities are means over heads, "
             "layers and positions of what a head attended to and of what was read for "
@@ -47,6 +64,7 @@ std::string Quality(const ModelCard& card) {
     if (measured.sparse) absl::StrAppend(&text, ", ", measured.sparse_hits, " with sparse");
     absl::StrAppend(&text, ".\n");
   }
+  if (card.verdict) absl::StrAppend(&text, "\n", VerdictText(*card.verdict), "\n");
   return text;
 }
 
@@ -71,7 +89,6 @@ std::string ModelCardText(const ModelCard& card) {
   absl::StrAppend(&text, "| texts |");
   for (const std::string& name : card.texts) absl::StrAppend(&text, " `", name, "`");
   absl::StrAppend(&text, " |\n");
-  if (!card.ending.empty()) absl::StrAppend(&text, "\n", card.ending, "\n");
   absl::StrAppend(&text, "\n## Quality\n\n", Quality(card));
   absl::StrAppend(
       &text,

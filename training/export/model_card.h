@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "training/evaluation/held_out.h"
+#include "training/export/verdict.h"
 #include "training/model/model_spec.h"
 
 namespace eta::training {
@@ -22,9 +23,11 @@ struct ModelCard {
   std::vector<std::string> texts;                          // that it was trained on
   int32_t context = 0;                                     // of the measurement
   int32_t prefill = 0;
-  std::optional<HeldOutResult> measured;  // absent: the server does not run it
-  std::optional<HeldOutResult> dense;     // the original with full attention
-  std::string ending;                     // what ended the training; may be empty
+  bool served = true;                     // whether the server runs this kind of gate
+  std::optional<HeldOutResult> measured;  // absent: it does not, or there was no text for it
+  bool tested = false;                    // on text of --test, in place of --held_out
+  std::optional<HeldOutResult> dense;     // the original with full attention, on the same text
+  std::optional<Verdict> verdict;         // absent: no bounds were asked for
 };
 
 std::string ModelCardText(const ModelCard& card);

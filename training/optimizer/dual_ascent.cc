@@ -16,23 +16,16 @@ void DualAscent::Update(const DensityReading& reading, double rate_share) {
   const bool finite =
       std::isfinite(reading.union_density) && std::isfinite(reading.perplexity_increase);
   const double bound = options_.max_perplexity_increase * (1.0 + options_.slack * rate_share);
-  const bool too_dear = !finite || reading.perplexity_increase > bound;
-  const bool reached =
-      finite && reading.union_density <= options_.target_union * (1.0 + options_.tolerance);
 
   // Over the bound the weight falls as fast as it may, whatever the density is.
   double move = -options_.max_move;
-  if (!too_dear) {
+  if (finite && reading.perplexity_increase <= bound) {
     const double density = std::max(reading.union_density, 1e-6);
     move = std::clamp(options_.rate * std::log(density / options_.target_union), -options_.max_move,
                       options_.max_move);
   }
   state_.weight =
       std::clamp(state_.weight * std::exp(move), options_.min_weight, options_.max_weight);
-  state_.now = too_dear  ? DualAscentEnd::kQualityBound
-               : reached ? DualAscentEnd::kTargetReached
-                         : DualAscentEnd::kSteering;
-  if (state_.first == DualAscentEnd::kSteering) state_.first = state_.now;
   state_.last = reading;
   ++state_.readings;
 }

@@ -1,7 +1,7 @@
 // Steers the sparsity weight towards a union density: dual ascent on the constraint
 // "union density <= target", in the logarithm of the weight, which keeps it positive and lets it
 // move over orders of magnitude. A bound on quality may bind first: then the weight falls until the
-// quality is back inside.
+// quality is back inside. It steers and does not judge: training/export/verdict.h does.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,6 @@ struct DualAscentOptions {
   // The logarithm of the weight moves by rate * log(union / target), at most max_move.
   double rate = 0.5;
   double max_move = 0.35;
-  double tolerance = 0.01;  // a union up to target * (1 + tolerance) meets the target
 };
 
 // What decode-like, block-sparse evaluation on held-out text read.
@@ -29,18 +28,10 @@ struct DensityReading {
   double perplexity_increase = 0.0;
 };
 
-enum class DualAscentEnd : uint8_t {
-  kSteering,       // neither yet
-  kTargetReached,  // the union density is the target's, within the bound on quality
-  kQualityBound,   // the bound on quality came first
-};
-
 // All that a run needs to go on; plain numbers, for a state on disk.
 struct DualAscentState {
   double weight = 0.0;
   int64_t readings = 0;
-  DualAscentEnd first = DualAscentEnd::kSteering;  // what came first
-  DualAscentEnd now = DualAscentEnd::kSteering;    // what the last reading says
   DensityReading last;
 };
 

@@ -28,6 +28,7 @@ std::string SvgCurves(const RunHistory& history, const std::string& title) {
     Add(blocks, record.step, record.block_density);
   }
   for (const EvaluationRecord& record : history.evaluations) {
+    if (record.test) continue;  // another text's
     Add(full, record.step, std::log(record.full_perplexity));
     if (!record.sparse_perplexity) continue;
     Add(sparse, record.step, std::log(*record.sparse_perplexity));

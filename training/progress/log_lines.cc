@@ -31,6 +31,10 @@ class LineWriter {
     absl::StrAppend(&text_, ",\"", name, "\":", nlohmann::json(value).dump());
     return *this;
   }
+  LineWriter& AddIf(const char* name, bool value) {
+    if (value) absl::StrAppend(&text_, ",\"", name, "\":true");
+    return *this;
+  }
   LineWriter& Add(const char* name, const std::optional<double>& value) {
     return value ? Add(name, *value) : *this;
   }
@@ -72,6 +76,7 @@ StepRecord ReadStep(JsonFields& fields) {
 EvaluationRecord ReadEvaluation(JsonFields& fields) {
   EvaluationRecord record;
   record.step = fields.Integer("step", 0, kMaxCount);
+  record.test = fields.Has("test") && fields.Boolean("test");
   record.full_perplexity = Number(fields, "full_perplexity");
   record.sparse_perplexity = NumberOrNone(fields, "sparse_perplexity");
   record.head_density = Number(fields, "head_density");
@@ -123,6 +128,7 @@ std::string StepLine(const StepRecord& record) {
 std::string EvaluationLine(const EvaluationRecord& record) {
   return LineWriter("evaluation")
       .Add("step", record.step)
+      .AddIf("test", record.test)
       .Add("full_perplexity", record.full_perplexity)
       .Add("sparse_perplexity", record.sparse_perplexity)
       .Add("head_density", record.head_density)

@@ -38,8 +38,8 @@ std::string ProgressText(const StepRecord& record, int64_t steps) {
 }
 
 std::string EvaluationText(const EvaluationRecord& record) {
-  std::string text = absl::StrFormat("step %d: held-out perplexity %.4f full", record.step,
-                                     record.full_perplexity);
+  std::string text = absl::StrFormat("step %d: %s perplexity %.4f full", record.step,
+                                     record.test ? "test" : "held-out", record.full_perplexity);
   if (record.sparse_perplexity) {
     absl::StrAppendFormat(&text, ", %.4f sparse (%+.2f %%), density %.3f by head, %.3f union",
                           *record.sparse_perplexity,

@@ -26,6 +26,7 @@ struct StepRecord {
 // Over held-out text, as the server would attend.
 struct EvaluationRecord {
   int64_t step = 0;
+  bool test = false;  // on the text of --test, in place of --held_out
   double full_perplexity = 0.0;
   std::optional<double> sparse_perplexity;  // absent: the model has no sparse attention
   double head_density = 1.0;                // of sparse decode rows

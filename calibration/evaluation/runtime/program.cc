@@ -3,15 +3,21 @@
 #include <cstdio>
 #include <new>
 
+#include "absl/strings/cord.h"
+
 namespace eta {
 namespace {
 
 constexpr int kRunFailed = 1;
 constexpr int kBadInput = 2;
 constexpr int kStopped = 3;
+constexpr int kNotAsAsked = 4;
+
+constexpr char kNotAsAskedUrl[] = "eta/not_as_asked";
 
 // Bad input is an error that another command line or another file would fix.
 int ExitCode(const absl::Status& status) {
+  if (status.GetPayload(kNotAsAskedUrl)) return kNotAsAsked;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
@@ -52,6 +58,12 @@ int ParseAndRun(const std::string& name, const std::string& description, const A
 }
 
 }  // namespace
+
+absl::Status NotAsAsked(const std::string& message) {
+  absl::Status status = absl::FailedPreconditionError(message);
+  status.SetPayload(kNotAsAskedUrl, absl::Cord());
+  return status;
+}
 
 int RunProgram(const std::string& name, const std::string& description, const AddCommands& add,
                int argc, char** argv) {

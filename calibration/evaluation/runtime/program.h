@@ -26,8 +26,12 @@ CLI::App* AddCommand(CLI::App& app, absl::Status& status, const std::string& nam
   return added;
 }
 
+// The outcome of a run that did all it had to do, where what it made or measured does not keep what
+// was asked of it.
+absl::Status NotAsAsked(const std::string& message);
+
 // Runs the subcommand, names an error on stderr and gives the exit code: 0 done; 1 a failed run;
-// 2 bad usage or input; 3 CANCELLED.
+// 2 bad usage or input; 3 CANCELLED; 4 NotAsAsked.
 int RunProgram(const std::string& name, const std::string& description, const AddCommands& add,
                int argc, char** argv);
 

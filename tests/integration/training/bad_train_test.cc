@@ -80,6 +80,18 @@ TEST_F(BadTrainTest, TextsThatCannotBeRead) {
                                          "7zXZ")}}),
                 "cut.txt.xz");
   ExpectRefused(Pretrain({{"held_out", Path("absent.txt")}}), "cannot be opened");
+  ExpectRefused(Pretrain({{"test", Path("absent.txt")}}), "cannot be opened");
+}
+
+// bad input: eta-train | a `--test` text that is a `--text` or `--held_out` too | exit code 2,
+//   `test` and the text named, before any text is read
+TEST_F(BadTrainTest, ATestTextThatTestsNothing) {
+  const std::string other = Write("other.txt", "text");
+  ExpectRefused(Pretrain({{"test", Sample()}, {"held_out", ""}}),
+                "test: 'needle.txt' is given as --text too");
+  std::filesystem::create_symlink(Sample(), Path("link.txt"));
+  ExpectRefused(Pretrain({{"text", other}, {"test", Path("link.txt")}}),
+                "test: 'link.txt' is given as --held_out too");
 }
 
 TEST_F(BadTrainTest, TextsThatFillNothing) {
@@ -87,6 +99,7 @@ TEST_F(BadTrainTest, TextsThatFillNothing) {
   ExpectRefused(Pretrain({{"text", Write("short.txt", "Five words, not sixty-five.")}}),
                 "text: one sequence takes 65");
   ExpectRefused(Pretrain({{"held_out", Write("short.txt", "Five words.")}}), "held_out: ");
+  ExpectRefused(Pretrain({{"test", Write("short.txt", "Five words.")}}), "test: ");
   ExpectRefused(Pretrain({{"retrieval", "0.5"}}), "retrieval: ");
 }
 

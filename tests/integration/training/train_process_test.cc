@@ -1,5 +1,7 @@
 // The built eta-train makes models that the engine serves, stops when it is told to, and goes on as
 // if it had not.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include "tests/testing/engine/submit.h"
 #include "tests/testing/engine/tiny_model.h"
 #include "tests/testing/training/train_fixture.h"
+#include "training/state/training_checkpoint.h"
 
 namespace eta::testing {
 namespace {
@@ -21,6 +24,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Json = nlohmann::json;
+using training::TrainingCheckpoint;
+using training::TrainingState;
+
+constexpr int kRunFailed = 1;
+constexpr int kStopped = 3;
+constexpr int kNotAsAsked = 4;
 
 class TrainProcessTest : public TrainCase {
  protected:
@@ -32,6 +41,12 @@ class TrainProcessTest : public TrainCase {
       if (json.is_object() && json["event"] == event) lines.push_back(json);
     }
     return lines;
+  }
+
+  TrainingState Saved() const {
+    const auto checkpoint = TrainingCheckpoint::Open(Path("run/checkpoint.safetensors"));
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+    return checkpoint.ok() ? checkpoint->state() : TrainingState();
   }
 
   // What the engine answers with the model of a run.
@@ -141,8 +156,9 @@ TEST_F(TrainProcessTest, AdaptsADenseModel) {
   const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
   const ProgramProcess::Exit exit = Run(
       Adapt(dense.path(), {{"steps", "12"}, {"evaluate_every", "4"}, {"learning_rate", "1e-3"}}));
-  ASSERT_EQ(exit.code, 0) << exit.errors;
-  EXPECT_THAT(exit.errors, AllOf(HasSubstr("original: perplexity"), HasSubstr("union")));
+  ASSERT_EQ(exit.code, kNotAsAsked) << exit.errors;
+  EXPECT_THAT(exit.errors, AllOf(HasSubstr("original: held-out perplexity"), HasSubstr("union"),
+                                 HasSubstr("the model will be unverified")));
   const Json config = Json::parse(ReadFile(Path("run/model/config.json")));
   EXPECT_EQ(config["model_type"], "eta");
   EXPECT_EQ(config["eta_index"], "outlier");
@@ -152,12 +168,128 @@ TEST_F(TrainProcessTest, AdaptsADenseModel) {
   EXPECT_EQ(steps.front()["gate_strength"], 0.0);
   EXPECT_EQ(steps.back()["gate_strength"], 1.0);
   EXPECT_LT(steps.front()["loss"].get<double>(), 1e-3) << "it is the original still";
-  EXPECT_THAT(ReadFile(Path("run/model/README.md")), HasSubstr("original"));
+  EXPECT_THAT(ReadFile(Path("run/model/README.md")),
+              AllOf(HasSubstr("original"), HasSubstr("There was no test text"),
+                    HasSubstr("Unverified: a verdict takes 1024 tokens.")));
+}
+
+// bad input: eta-train | adapt: a model that does not keep both bounds, or is judged over too few
+//   tokens | it is written; exit code 4, and the error and the card say why
+TEST_F(TrainProcessTest, AnAdaptedModelIsJudgedByBothBounds) {
+  const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
+  TrainFlags flags = {{"steps", "3"},
+                      {"evaluation_windows", "13"},
+                      {"union", "1"},
+                      {"max_perplexity_increase", "1000"},
+                      {"output", Path("kept")}};
+  const ProgramProcess::Exit kept = Run(Adapt(dense.path(), flags));
+  EXPECT_EQ(kept.code, 0) << kept.errors;
+  EXPECT_THAT(ReadFile(Path("kept/model/README.md")), HasSubstr("Both bounds are kept."));
+
+  flags["union"] = "0.01";
+  flags["output"] = Path("lost");
+  const ProgramProcess::Exit lost = Run(Adapt(dense.path(), flags));
+  EXPECT_EQ(lost.code, kNotAsAsked) << lost.errors;
+  for (const std::string& text : {lost.errors, ReadFile(Path("lost/model/README.md"))}) {
+    EXPECT_THAT(text, HasSubstr("The bound on the block union is not kept."));
+  }
+  EXPECT_EQ(Served("lost", AttentionMode::kDynamic).size(), 8u) << "it is written all the same";
+}
+
+TEST_F(TrainProcessTest, TheCardsFiguresAreOfTestText) {
+  const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
+  const std::string sample = ReadFile(Sample());
+  const std::string test = Write("unseen.txt", sample.substr(sample.find('\n', sample.size() / 2)));
+  const ProgramProcess::Exit exit =
+      Run(Adapt(dense.path(), {{"steps", "8"}, {"evaluate_every", "4"}, {"test", test}}));
+  ASSERT_EQ(exit.code, kNotAsAsked) << exit.errors;
+  EXPECT_THAT(exit.errors,
+              AllOf(HasSubstr("original: test perplexity"), HasSubstr("step 8: test")));
+  EXPECT_THAT(ReadFile(Path("run/model/README.md")),
+              AllOf(HasSubstr("| unseen.txt |"), HasSubstr("The figures are of test text"),
+                    Not(HasSubstr("| needle.txt |"))));
+  const std::vector<Json> measured = Log("run", "evaluation");
+  ASSERT_EQ(measured.size(), 2u);
+  EXPECT_FALSE(measured.front().contains("test"));
+  EXPECT_EQ(measured.back()["test"], true);
+
+  ASSERT_EQ(
+      Run(Pretrain({{"steps", "2"}, {"held_out", ""}, {"test", test}, {"output", Path("scratch")}}))
+          .code,
+      0);
+  EXPECT_THAT(ReadFile(Path("scratch/model/README.md")), HasSubstr("The figures are of test text"));
+}
+
+// What the measurement steered is kept: the run that goes on gives the same bits.
+TEST_F(TrainProcessTest, AFailedMeasurementLosesNoStep) {
+  const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
+  TrainFlags flags = {{"steps", "12"}, {"evaluate_every", "8"}, {"learning_rate", "1e-3"}};
+  flags["output"] = Path("whole");
+  ASSERT_EQ(Run(Adapt(dense.path(), flags)).code, kNotAsAsked);
+
+  flags["output"] = Path("run");
+  std::filesystem::create_directories(Path("run/curves.svg/in_the_way"));
+  const ProgramProcess::Exit failed = Run(Adapt(dense.path(), flags));
+  EXPECT_EQ(failed.code, kRunFailed) << failed.errors;
+  EXPECT_THAT(failed.errors, HasSubstr("a checkpoint was written after step 8"));
+  EXPECT_EQ(Saved().step, 8);
+
+  std::filesystem::remove_all(Path("run/curves.svg"));
+  std::vector<std::string> resume = Adapt(dense.path(), flags);
+  resume.push_back("--resume");
+  EXPECT_EQ(Run(resume).code, kNotAsAsked);
+  EXPECT_EQ(Log("run", "evaluation").size(), 2u) << "it is not made twice";
+  EXPECT_EQ(ReadFile(Path("run/model/model.safetensors")),
+            ReadFile(Path("whole/model/model.safetensors")));
+}
+
+TEST_F(TrainProcessTest, AFailedLogLosesNoStep) {
+  TrainProcess first(Pretrain({{"steps", "100000"}, {"held_out", ""}}));
+  ASSERT_TRUE(Eventually([this] { return Log("run", "step").size() >= 4; }));
+  first.Signal(SIGTERM);
+  ASSERT_EQ(first.AwaitExit().code, kStopped);
+  const int64_t before = Saved().step;
+
+  // A file may grow up to a limit that has room for a checkpoint, and for a few lines of this log.
+  std::string log = ReadFile(Path("run/log.jsonl"));
+  while (log.size() < std::filesystem::file_size(Path("run/checkpoint.safetensors")) + 100'000) {
+    log += R"({"event":"evaluation","step":1,"full_perplexity":9.0,"head_density":1.0,)"
+           R"("union_density":1.0,"needles":0,"full_hits":0,"sparse_hits":0})"
+           "\n";
+  }
+  Write("run/log.jsonl", log);
+  rlimit limit = {};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small = {.rlim_cur = log.size() + 2000, .rlim_max = limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  std::vector<std::string> resume = Pretrain({{"steps", "100000"}, {"held_out", ""}});
+  resume.push_back("--resume");
+  const ProgramProcess::Exit failed = Run(resume);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  EXPECT_EQ(failed.code, kRunFailed) << failed.errors;
+  EXPECT_THAT(failed.errors, AllOf(HasSubstr("log: the file cannot be written"),
+                                   HasSubstr("a checkpoint was written after step")));
+  EXPECT_GT(Saved().step, before);
+}
+
+// bad input: eta-train | a log, a measurement or a text that fails in the middle | a checkpoint,
+//   then exit code 1; the error names both, and `--resume` goes on
+TEST_F(TrainProcessTest, ATextThatFailsLosesNoStep) {
+  TrainProcess run(Pretrain({{"steps", "100000"}, {"held_out", ""}}));
+  ASSERT_TRUE(Eventually([this] { return Log("run", "step").size() >= 4; }));
+  for (const auto& cache : std::filesystem::directory_iterator(Path("run/tokens"))) {
+    std::filesystem::resize_file(cache.path(), 1);
+  }
+  const ProgramProcess::Exit failed = run.AwaitExit();
+  EXPECT_EQ(failed.code, kRunFailed) << failed.errors;
+  EXPECT_THAT(failed.errors,
+              AllOf(HasSubstr("text: "), HasSubstr("a checkpoint was written after step")));
+  EXPECT_GE(Saved().step, 4);
 }
 
 TEST_F(TrainProcessTest, ThePredictorAloneLeavesTheRestAsItWas) {
   const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
-  ASSERT_EQ(Run(Adapt(dense.path(), {{"steps", "3"}, {"train", "predictor"}})).code, 0);
+  ASSERT_EQ(Run(Adapt(dense.path(), {{"steps", "3"}, {"train", "predictor"}})).code, kNotAsAsked);
   const auto before = SafetensorsFile::Open(dense.path() + "/model.safetensors");
   const auto after = SafetensorsFile::Open(Path("run/model/model.safetensors"));
   ASSERT_TRUE(before.ok() && after.ok());

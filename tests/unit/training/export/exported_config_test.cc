@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 Json Original(const std::string& family) {
@@ -89,6 +90,7 @@ TEST(ModelCard, SaysWhatWasMeasured) {
                                     .head_density = 0.2,
                                     .union_density = 0.25},
                             .sparse = true,
+                            .tokens = 3584,
                             .needles = 12,
                             .full_hits = 12,
                             .sparse_hits = 11};
@@ -96,21 +98,34 @@ TEST(ModelCard, SaysWhatWasMeasured) {
   measured.texts[0].text = "wiki.txt";
   HeldOutResult dense = measured;
   dense.all.full_perplexity = dense.texts[0].full_perplexity = 11.98;
-  const std::string card = ModelCardText({.name = "adapted",
-                                          .original = "SmolLM2",
-                                          .method = "Adapted.",
-                                          .facts = {{"steps", "100"}},
-                                          .texts = {"train.jsonl"},
-                                          .context = 2048,
-                                          .prefill = 256,
-                                          .measured = measured,
-                                          .dense = dense,
-                                          .ending = "The union was reached."});
-  EXPECT_THAT(card,
+  ModelCard card = {.name = "adapted",
+                    .original = "SmolLM2",
+                    .method = "Adapted.",
+                    .facts = {{"steps", "100"}},
+                    .texts = {"train.jsonl"},
+                    .context = 2048,
+                    .prefill = 256,
+                    .measured = measured,
+                    .dense = dense,
+                    .verdict = Judge({.target_union = 0.2}, measured, dense)};
+  EXPECT_THAT(ModelCardText(card),
               AllOf(HasSubstr("# adapted\n"), HasSubstr("| adapted from | SmolLM2 |"),
                     HasSubstr("| wiki.txt | 11.980 | 12.000 | 12.060 | +0.50 % | 0.200 | 0.250 |"),
                     HasSubstr("12 by the original, 12 with full attention, 11 with sparse"),
-                    HasSubstr("The union was reached.")));
+                    HasSubstr("The bound on the block union is not kept."),
+                    HasSubstr("held-out text that the sparsity weight was steered by")));
+
+  card.tested = true;
+  EXPECT_THAT(ModelCardText(card),
+              AllOf(HasSubstr("of test text (--test): it was not trained on, nothing was steered"),
+                    Not(HasSubstr("held-out"))));
+  card.tested = false;
+  card.original.clear();
+  EXPECT_THAT(ModelCardText(card), HasSubstr("held-out text that was measured on during training"));
+  card.measured.reset();
+  EXPECT_THAT(ModelCardText(card), HasSubstr("Nothing was measured"));
+  card.served = false;
+  EXPECT_THAT(ModelCardText(card), HasSubstr("does not run this kind of gate"));
 }
 
 }  // namespace

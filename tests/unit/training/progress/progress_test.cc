@@ -33,18 +33,20 @@ TEST(ProgressText, SaysHowFarAndHowLong) {
   record.skipped_steps = 2;
   EXPECT_EQ(ProgressText(record, 700),
             "step 100 of 700: loss 0.0400, heads 0.750, 812K tokens/s, 2 skipped, 1 s left");
-  const EvaluationRecord evaluation = {.step = 100,
-                                       .full_perplexity = 12.0,
-                                       .sparse_perplexity = 12.06,
-                                       .head_density = 0.2,
-                                       .union_density = 0.25,
-                                       .needles = 12,
-                                       .full_hits = 12,
-                                       .sparse_hits = 11};
+  EvaluationRecord evaluation = {.step = 100,
+                                 .full_perplexity = 12.0,
+                                 .sparse_perplexity = 12.06,
+                                 .head_density = 0.2,
+                                 .union_density = 0.25,
+                                 .needles = 12,
+                                 .full_hits = 12,
+                                 .sparse_hits = 11};
   EXPECT_EQ(
       EvaluationText(evaluation),
       "step 100: held-out perplexity 12.0000 full, 12.0600 sparse (+0.50 %), density 0.200 by "
       "head, 0.250 union, needles 12 and 11 of 12");
+  evaluation.test = true;
+  EXPECT_THAT(EvaluationText(evaluation), HasSubstr("step 100: test perplexity 12.0000 full"));
 }
 
 TEST(ProgressLine, IsALineNowAndThenInAFile) {
@@ -77,6 +79,7 @@ TEST(RunLog, GoesOnWithoutWhatCameAfterTheCheckpoint) {
   }
   auto resumed = RunLog::Open(path, 4, history).value();
   EXPECT_THAT(history.steps, SizeIs(4));
+  EXPECT_FALSE(history.evaluations.front().test);
   EXPECT_THAT(history.evaluations, SizeIs(2));
   EXPECT_EQ(history.steps[3].loss, 1.0);
   ASSERT_TRUE(resumed.Append(StepLine(Step(5))).ok());
@@ -98,6 +101,13 @@ TEST(RunLog, LinesOfSomethingElseAreNamed) {
   }
 }
 
+TEST(RunLog, SaysWhichTextWasMeasuredOn) {
+  const auto history =
+      ParseRunLog(EvaluationLine({.step = 1, .test = true, .full_perplexity = 9.0}), 1);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_TRUE(history->evaluations.front().test);
+}
+
 TEST(Curves, DrawsWhatThereIs) {
   RunHistory history;
   EXPECT_THAT(SvgCurves(history, "empty"), HasSubstr("</svg>"));
@@ -110,6 +120,8 @@ TEST(Curves, DrawsWhatThereIs) {
               AllOf(HasSubstr("a &lt;run&gt; &amp; more"), HasSubstr("mean gate"),
                     HasSubstr("decoded, union"), Not(HasSubstr("nan")), Not(HasSubstr("answers"))));
   EXPECT_LT(svg.size(), 40'000u) << "many steps are thinned";
+  history.evaluations.push_back({.step = 5000, .test = true, .full_perplexity = 99.0});
+  EXPECT_EQ(SvgCurves(history, "a <run> & more"), svg) << "what was measured on another text";
 }
 
 }  // namespace

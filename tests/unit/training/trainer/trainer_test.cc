@@ -273,9 +273,10 @@ TEST(Trainer, SteersTheSparsityWeight) {
   ToyRun run(*cpu, options);
   EXPECT_DOUBLE_EQ(run.trainer->Settings().regulariser.weight, 0.01);
   run.trainer->Update({0.9, 0.0});
-  EXPECT_GT(run.trainer->Settings().regulariser.weight, 0.01);
+  const double raised = run.trainer->Settings().regulariser.weight;
+  EXPECT_GT(raised, 0.01);
   run.trainer->Update({0.9, 0.5});
-  EXPECT_EQ(run.trainer->dual_ascent()->first, DualAscentEnd::kQualityBound);
+  EXPECT_LT(run.trainer->Settings().regulariser.weight, raised) << "over the bound on quality";
 }
 
 }  // namespace
