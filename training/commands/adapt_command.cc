@@ -184,12 +184,12 @@ void AddAdaptCommand(CLI::App& app, absl::Status& status) {
       ->footer(
           "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
           "curves.svg; and at the end model/, which eta-server loads. Measured every\n"
-          "--evaluate_every steps: the block union, which the sparsity weight is steered by. At "
-          "the\n"
-          "end the model is judged by --union and --max_perplexity_increase on --test, or on\n"
-          "--held_out without one. Exit code 4: a bound is not kept, or fewer than 1024 tokens "
-          "were\n"
-          "scored; the card says which.");
+          "--evaluate_every steps: the block union, which the sparsity weight is steered by.\n"
+          "At the end the model is judged by --union and --max_perplexity_increase, on --test or,\n"
+          "without one, on --held_out. Exit code 4: a bound is not kept, or fewer than 1024\n"
+          "tokens were scored; the card says which.\n\n"
+          "The schedule is our own: the paper adapts no model. Its schedule is that of pretrain\n"
+          "--preset=paper, which --init starts with the weights of a dense LLaMA.");
 }
 
 }  // namespace eta::training

@@ -46,7 +46,8 @@ TEST_F(BadTrainTest, FlagsThatAreMissingUnknownOrOutOfRange) {
        {std::pair{"steps", "0"}, std::pair{"layers", "-1"}, std::pair{"retrieval", "1.5"},
         std::pair{"learning_rate", "nan"}, std::pair{"gate", "tanh"},
         std::pair{"thresholds", "none"}, std::pair{"backend", "tpu"},
-        std::pair{"batch", "99999999999999"}, std::pair{"beta", "inf"}}) {
+        std::pair{"batch", "99999999999999"}, std::pair{"beta", "inf"},
+        std::pair{"preset", "fast"}}) {
     ExpectRefused(Pretrain({{flag, value}}), std::string("--") + flag);
   }
   ExpectRefused(Adapt("model", {{"train", "some"}}), "--train");

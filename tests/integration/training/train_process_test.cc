@@ -299,6 +299,48 @@ TEST_F(TrainProcessTest, ThePredictorAloneLeavesTheRestAsItWas) {
   }
 }
 
+// The paper's appendix "Training Details and Hyperparameters".
+TEST_F(TrainProcessTest, ThePapersScheduleIsAPreset) {
+  const TrainFlags given = {{"steps", "2"},   {"retrieval", ""},   {"learning_rate", ""},
+                            {"held_out", ""}, {"preset", "paper"}, {"beta_share", "0.5"}};
+  const ProgramProcess::Exit exit = Run(Pretrain(given));
+  ASSERT_EQ(exit.code, 0) << exit.errors;
+  const std::map<std::string, std::string> settings = Saved().settings;
+  for (const auto& [name, value] : std::map<std::string, double>{{"steps", 2},
+                                                                 {"batch", 4},
+                                                                 {"sequence_tokens", 64},
+                                                                 {"retrieval", 0},
+                                                                 {"learning_rate", 4e-4},
+                                                                 {"final_rate", 0.1},
+                                                                 {"warm_up", 0.03},
+                                                                 {"weight_decay", 0.1},
+                                                                 {"clip", 1},
+                                                                 {"block_share", 0},
+                                                                 {"beta_first", 1},
+                                                                 {"beta", 5},
+                                                                 {"beta_share", 0.5},
+                                                                 {"sparsity", 5e-4},
+                                                                 {"sparsity_delay", 0.075},
+                                                                 {"sparsity_ramp", 0.169},
+                                                                 {"sparsity_final", 0.05}}) {
+    ASSERT_TRUE(settings.contains(name)) << name;
+    EXPECT_EQ(std::stod(settings.at(name)), value) << name << ": flags that are given win";
+  }
+  EXPECT_THAT(Run({"pretrain", "--help"}).output,
+              AllOf(HasSubstr("Training Details and"), HasSubstr("--steps=10000 --batch=2048")));
+}
+
+TEST_F(TrainProcessTest, StartsWithTheWeightsOfADenseModel) {
+  const TinyModel dense({.has_predictor = false, .dtype = DType::kBFloat16});
+  const ProgramProcess::Exit exit = Run(Pretrain({{"steps", "2"},
+                                                  {"init", dense.path()},
+                                                  {"width", "64"},
+                                                  {"ffn", "96"},
+                                                  {"head_dim", "32"}}));
+  ASSERT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_EQ(Served("run", AttentionMode::kDynamic).size(), 8u);
+}
+
 TEST_F(TrainProcessTest, FlagsMayStandInAFile) {
   const std::string config = Write("run.conf", "[pretrain]\nsteps = 2\nlayers = 1\n");
   std::vector<std::string> arguments = Pretrain({{"steps", ""}, {"layers", ""}});
