@@ -214,9 +214,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
 
 absl::Status MakeNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared) {
   size_t longest = 0;
-  for (const auto* side : {&prepared.split.calibration, &prepared.split.held_out}) {
-    for (const auto& sequence : *side) longest = std::max(longest, sequence.size());
-  }
+  for (const auto& sequence : prepared.split.held_out) longest = std::max(longest, sequence.size());
   const ModelConfig& config = engine.info().config;
   prepared.needles = MakeRetrievalWindows(
       prepared.split.held_out, prepared.split.calibration,
@@ -225,9 +223,13 @@ absl::Status MakeNeedles(const Engine& engine, const CalibrationJob& job, Prepar
        .reserved_ids = config.eos_ids,
        .tokenize = [&engine](std::string_view text) { return engine.Tokenize(text); }});
   if (!job.min_retrieval || !prepared.needles.empty()) return absl::OkStatus();
-  return InvalidField("samples",
-                      absl::StrCat("are too short, or have under ", kNeedleIds,
-                                   " different tokens, to hide needles in for min_retrieval"));
+  const auto beginning = static_cast<int32_t>(engine.info().beginning.size());
+  return InvalidField(
+      "samples",
+      absl::StrCat("are too short or too uniform to hide needles in for min_retrieval: a sequence "
+                   "held out must have at least ",
+                   LeastWindowTokens(beginning), " tokens, and the longest has ", longest,
+                   "; the samples must have at least ", kNeedleIds, " different tokens"));
 }
 
 }  // namespace eta

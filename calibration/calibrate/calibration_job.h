@@ -46,9 +46,9 @@ absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const L
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job);
 
-// Hides needles in the held-out text, in windows as long as the sequences; of documents shorter
-// than a sequence, as the longest. INVALID_ARGUMENT (samples) if the job asks for a retrieval and
-// the text has no place for needles.
+// Hides needles in the held-out text, in windows as long as its longest sequence: text is never
+// repeated to fill one. INVALID_ARGUMENT (samples) if the job asks for a retrieval and the text has
+// no place for needles.
 absl::Status MakeNeedles(const Engine& engine, const CalibrationJob& job, PreparedJob& prepared);
 
 }  // namespace eta

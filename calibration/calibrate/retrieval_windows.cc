@@ -134,7 +134,8 @@ std::vector<Needles> NeedlesOfSentences(const RetrievalOptions& options) {
   return windows;
 }
 
-// Tokens of text in a window with these needles; at least half of it, or they do not fit.
+// Tokens of text in a window with these needles; at least half of it, and no more than there are,
+// or they do not fit.
 int32_t FillerOf(const Needles& needles, const RetrievalOptions& options) {
   size_t taken = options.beginning.size();
   taken += needles.front().question.size() + needles.front().answer.size();
@@ -142,9 +143,10 @@ int32_t FillerOf(const Needles& needles, const RetrievalOptions& options) {
   return static_cast<int32_t>(options.window_tokens - static_cast<int64_t>(taken));
 }
 
-bool Fit(const std::vector<Needles>& windows, const RetrievalOptions& options) {
+bool Fit(const std::vector<Needles>& windows, size_t text_tokens, const RetrievalOptions& options) {
   return !windows.empty() && std::all_of(windows.begin(), windows.end(), [&](const auto& needles) {
-    return 2 * int64_t{FillerOf(needles, options)} >= options.window_tokens;
+    const int64_t filler = FillerOf(needles, options);
+    return 2 * filler >= options.window_tokens && filler <= static_cast<int64_t>(text_tokens);
   });
 }
 
@@ -175,9 +177,11 @@ std::vector<NeedleWindow> MakeRetrievalWindows(std::span<const Tokens> text,
                  [&options](int32_t id) { return std::ranges::count(options.beginning, id) == 0; });
   }
   std::vector<Needles> needles = NeedlesOfSentences(options);
-  if (!Fit(needles, options)) needles = NeedlesOfIds(UsableIds(text, vocabulary, options));
+  if (!Fit(needles, running.size(), options)) {
+    needles = NeedlesOfIds(UsableIds(text, vocabulary, options));
+  }
   std::vector<NeedleWindow> windows;
-  if (running.empty() || !Fit(needles, options)) return windows;
+  if (!Fit(needles, running.size(), options)) return windows;
   for (size_t w = 0; w < needles.size(); ++w) {
     windows.push_back(MakeWindow(running, w * running.size() / needles.size(), needles[w],
                                  static_cast<int>(w) % kRetrievalDepths, options));

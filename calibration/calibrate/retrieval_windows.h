@@ -24,6 +24,7 @@ inline constexpr int kNeedlesPerText = 4;   // of a window with several needles
 inline constexpr int kMarkerTokens = 4;
 inline constexpr int kKeyTokens = 4;
 inline constexpr int kValueTokens = 4;
+inline constexpr int kIdNeedleTokens = kMarkerTokens + kKeyTokens + kValueTokens;
 // The fewest different ids that needles are made of.
 inline constexpr int kNeedleIds = kMarkerTokens + kNeedlesPerText * (kKeyTokens + kValueTokens);
 
@@ -38,10 +39,16 @@ struct RetrievalOptions {
 // kRetrievalDepths windows with one needle, then as many with kNeedlesPerText, asked for at depths
 // from near the beginning to near the end of the text. The text around them is `text`, from as many
 // places; ids come from `text` and `vocabulary`. The same arguments give the same windows. Empty
-// where there is no text, where windows are so short that they would be mostly needles, or where
-// there are fewer than kNeedleIds ids to make needles of.
+// where the text is shorter than a window, since it is not repeated to fill one; where windows are
+// so short that they would be mostly needles (LeastWindowTokens); or where there are fewer than
+// kNeedleIds ids to make needles of.
 std::vector<NeedleWindow> MakeRetrievalWindows(std::span<const std::vector<int32_t>> text,
                                                std::span<const std::vector<int32_t>> vocabulary,
                                                const RetrievalOptions& options);
+
+// The shortest window that needles of ids can be hidden in, behind so many tokens of a beginning.
+constexpr int32_t LeastWindowTokens(int32_t beginning) {
+  return 2 * ((kNeedlesPerText + 1) * kIdNeedleTokens + beginning);
+}
 
 }  // namespace eta

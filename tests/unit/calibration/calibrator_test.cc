@@ -27,6 +27,8 @@
 namespace eta::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -537,7 +539,7 @@ TEST(Calibrate, PlainModelIsSearchedAtOnce) {
   CalibrationJob job = Judged(ProfileTargetKind::kMaxPerplexityIncrease, 20.0);
   job.samples.resize(56);
   const auto result = Calibrate(OnPlain(), job, observer, {}).value();
-  EXPECT_THAT(phases, ::testing::ElementsAre(CalibrationPhase::kSearch, CalibrationPhase::kVerify));
+  EXPECT_THAT(phases, ElementsAre(CalibrationPhase::kSearch, CalibrationPhase::kVerify));
   const ProfileEvidence& evidence = result.content.evidence;
   EXPECT_EQ(evidence.calibration_documents, 42);
   EXPECT_EQ(evidence.choice_documents, 0);
@@ -645,8 +647,23 @@ TEST(Calibrate, SequencesTooShortForNeedlesPromiseNothing) {
   job.min_retrieval = 0.95;
   const auto refused = RunJob(OnGated(), job);
   EXPECT_THAT(refused.status(), FailsOn(absl::StatusCode::kInvalidArgument, "samples"));
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("at least 122 tokens, and the longest has 64"));
   job.min_retrieval.reset();
   EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.multi_needles.has_value());
+}
+
+// However long the sequences are that thresholds are chosen on.
+TEST(Calibrate, NeedlesAreHiddenInWindowsOfTheLengthThatIsHeldOut) {
+  CalibrationJob job = MatchJob();
+  job.sequence_tokens = 2 * kTokens;
+  job.samples = {Prompt(2 * kTokens, 10), Prompt(kTokens, 11)};
+  PreparedJob prepared = PrepareJob(OnGated().info(), OnGated().limits(), job).value();
+  ASSERT_THAT(prepared.split.calibration[0], SizeIs(2 * kTokens));
+  ASSERT_THAT(prepared.split.held_out, ElementsAre(SizeIs(kTokens)));
+  ASSERT_EQ(MakeNeedles(OnGated(), job, prepared), absl::OkStatus());
+  ASSERT_THAT(prepared.needles, SizeIs(2 * kRetrievalDepths));
+  for (const NeedleWindow& window : prepared.needles) EXPECT_THAT(window.tokens, SizeIs(kTokens));
 }
 
 // bad input: Calibrate | a target or setting of models that do, or do not, predict thresholds |
@@ -714,8 +731,8 @@ TEST(Calibrate, TellsItsPhasesInOrder) {
   const auto result =
       Calibrate(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6), observer, {});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_THAT(phases, ::testing::ElementsAre(CalibrationPhase::kCollect, CalibrationPhase::kSolve,
-                                             CalibrationPhase::kSearch, CalibrationPhase::kVerify));
+  EXPECT_THAT(phases, ElementsAre(CalibrationPhase::kCollect, CalibrationPhase::kSolve,
+                                  CalibrationPhase::kSearch, CalibrationPhase::kVerify));
 }
 
 TEST(Calibrate, RefusesBadInputByItsName) {

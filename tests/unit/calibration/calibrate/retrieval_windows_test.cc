@@ -104,10 +104,27 @@ TEST(RetrievalWindows, AreTheSameTwiceAndDifferFromOneAnother) {
 }
 
 TEST(RetrievalWindows, TakeTextsOfAFewBytesAndWindowsThatAreShort) {
-  // As of a model that knows bytes alone: all ids are used. Text shorter than a window goes round.
-  const auto windows = Make(Text(60, 400), 512);
-  ASSERT_THAT(windows, SizeIs(2 * kRetrievalDepths));
+  // As of a model that knows bytes alone: all ids are used.
+  EXPECT_THAT(Make(Text(60, 600), 512), SizeIs(2 * kRetrievalDepths));
+  static_assert(LeastWindowTokens(/*beginning=*/1) == 122);
   EXPECT_THAT(Make(Text(600, 5000), 122), SizeIs(2 * kRetrievalDepths));
+}
+
+TEST(RetrievalWindows, RepeatNoTextToFillAWindow) {
+  const Sequences text = Text(60, 400);
+  // One needle with its question, behind the beginning: the rest is all of the text, once.
+  constexpr int32_t kFilled = 399 + 1 + 2 * kIdNeedleTokens;
+  const auto filled = Make(text, kFilled);
+  ASSERT_THAT(filled, SizeIs(2 * kRetrievalDepths));
+  std::vector<int32_t> around(filled[0].tokens.begin() + 1,
+                              filled[0].tokens.begin() + filled[0].question);
+  const std::vector<int32_t> needle(filled[0].tokens.begin() + filled[0].question,
+                                    filled[0].tokens.end());
+  const auto at = std::search(around.begin(), around.end(), needle.begin(), needle.end());
+  ASSERT_NE(at, around.end());
+  around.erase(at, at + kIdNeedleTokens);
+  EXPECT_EQ(around, std::vector<int32_t>(text[0].begin() + 1, text[0].end()));
+  EXPECT_THAT(Make(text, kFilled + 1), IsEmpty()) << "its first token would stand there twice";
 }
 
 TEST(RetrievalWindows, AreNoneWhereNoneCanBeMade) {
@@ -165,7 +182,7 @@ TEST(RetrievalWindows, AskAReaderInSentences) {
 
 TEST(RetrievalWindows, IdsMayComeFromOtherTextToo) {
   const Sequences other = Text(600, 5000);
-  const Sequences text = {std::vector<int32_t>(100, 9)};
+  const Sequences text = {std::vector<int32_t>(600, 9)};
   EXPECT_THAT(MakeRetrievalWindows(text, {}, {.window_tokens = 512}), IsEmpty());
   EXPECT_THAT(MakeRetrievalWindows(text, other, {.window_tokens = 512}),
               SizeIs(2 * kRetrievalDepths));
