@@ -98,31 +98,38 @@ absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
   return absl::OkStatus();
 }
 
-// Refuses a bound on a perplexity or a mass that too few tokens would judge.
-absl::Status CheckVerdictTokens(const ProfileTarget& target, const SampleSplit& split) {
-  const auto check = [](const char* use, std::span<const std::vector<int32_t>> sequences) {
+// Refuses a verdict on a perplexity or a mass that too few tokens would give. A target that bounds
+// none goes without one if the job allows any loss.
+absl::Status CheckVerdictTokens(const CalibrationJob& job, const SampleSplit& split) {
+  const auto check = [](const char* use, const char* remedy,
+                        std::span<const std::vector<int32_t>> sequences) {
     const int64_t tokens = MeasuredTokens(sequences);
     if (tokens >= kMinVerdictTokens) return absl::OkStatus();
     return InvalidField(
-        "samples",
-        absl::StrCat("are too short to judge a perplexity or a mass: the documents ", use,
-                     " must have at least ", kMinVerdictTokens,
-                     " tokens in the second halves of their sequences, and have ", tokens));
+        "samples", absl::StrCat("are too short to judge a perplexity or a mass: the documents ",
+                                use, " must have at least ", kMinVerdictTokens,
+                                " tokens in the second halves of their sequences, and have ",
+                                tokens, "; ", remedy));
   };
-  switch (target.kind) {
+  constexpr char kMore[] = "send more text, or hold out a larger share of it (held_out)";
+  switch (job.target.kind) {
     case ProfileTargetKind::kMaxPerplexityIncrease:
     case ProfileTargetKind::kRetainedMass:
-      RETURN_IF_ERROR(
-          check("to choose on", split.choice.empty() ? split.calibration : split.choice));
-      return check("held out", split.held_out);
+      RETURN_IF_ERROR(check("to choose on", "send more text",
+                            split.choice.empty() ? split.calibration : split.choice));
+      return check("held out", kMore, split.held_out);
     case ProfileTargetKind::kDynamicUnionDensity:
-      return check("held out", split.held_out);
+      return check("held out", kMore, split.held_out);
     case ProfileTargetKind::kMatchDynamic:
     case ProfileTargetKind::kHeadDensity:
     case ProfileTargetKind::kUnionDensity:
       break;
   }
-  return absl::OkStatus();
+  if (job.allow_loss) return absl::OkStatus();
+  return check("held out",
+               "send more text, hold out a larger share of it (held_out), or store the profile "
+               "unverified (allow_loss)",
+               split.held_out);
 }
 
 }  // namespace
@@ -196,7 +203,7 @@ absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& lim
                     .choice = config.has_predictor &&
                               job.target.kind == ProfileTargetKind::kMaxPerplexityIncrease},
                    job.documents));
-  RETURN_IF_ERROR(CheckVerdictTokens(job.target, split));
+  RETURN_IF_ERROR(CheckVerdictTokens(job, split));
   prepared.split = std::move(split);
   ProfileEvidence& evidence = content.evidence;
   evidence.calibration_sequences = static_cast<int64_t>(prepared.split.calibration.size());

@@ -60,7 +60,8 @@ struct CalibrationJob {
   std::optional<double> z_recall;  // likewise; (0, 1]: z per head, for this share of
                                    // above-threshold keys
   // Promises (promises.h). The share of the needles which full attention finds that must be kept,
-  // (0, 1]; and that a profile may be made which loses more than one may by default.
+  // (0, 1]; and that a profile may be made which loses more than one may by default, or is
+  // unverified.
   std::optional<double> min_retrieval;
   bool allow_loss = false;
   // Samples are cut into sequences of this length: [kMinSequenceBlocks * block size, the engine's
@@ -118,13 +119,14 @@ struct CalibrationResult {
 // since the keys above a threshold differ with them: at every shift of the coarse search, then once
 // before the fine one.
 //
-// Errors: INVALID_ARGUMENT naming the field; too little text for the target's verdict
-// (kMinVerdictTokens) is one. FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic,
-// dynamic_union_density, z or z_recall without a predictor, retained_mass with one, a floor or
-// tempered keys without a gate, an index that has no relative thresholds), TARGET_UNREACHABLE with
-// the nearest value, those of JudgePromises, both with the nearest request that passes
-// (NameNearest), and those of SolveFrozenThresholds. CANCELLED within a step after `stop` is
-// requested. Any error that the engine ends a pass with.
+// Errors: INVALID_ARGUMENT naming the field; too little text for a verdict (kMinVerdictTokens) is
+// one, but for a target that bounds nothing with allow_loss (Unverified, promises.h).
+// FAILED_PRECONDITION: UNSUPPORTED_BY_MODEL (match_dynamic, dynamic_union_density, z or z_recall
+// without a predictor, retained_mass with one, a floor or tempered keys without a gate, an index
+// that has no relative thresholds), TARGET_UNREACHABLE with the nearest value, those of
+// JudgePromises, both with the nearest request that passes (NameNearest), and those of
+// SolveFrozenThresholds. CANCELLED within a step after `stop` is requested. Any error that the
+// engine ends a pass with.
 absl::StatusOr<CalibrationResult> Calibrate(Engine& engine, const CalibrationJob& job,
                                             const CalibrationObserver& observer,
                                             const std::stop_token& stop);

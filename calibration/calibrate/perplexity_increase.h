@@ -22,7 +22,7 @@ struct PerplexityIncrease {
 // Both must have been measured with perplexity, on the same sequences.
 PerplexityIncrease IncreaseOver(const DecodeMeasurement& base, const DecodeMeasurement& measured);
 
-// On fewer tokens no bound on a perplexity is judged: they have no interval.
+// On fewer tokens no perplexity is judged: they have no interval.
 inline constexpr int64_t kMinVerdictTokens = int64_t{kMinIntervalBlocks} * kIntervalBlock;
 
 // Tokens that a measurement of the sequences compares: all after the first row of the second half.

@@ -17,20 +17,34 @@
 namespace eta {
 namespace {
 
-double KeptShare(const NeedleHits& hits) {
+double MeasuredShare(const NeedleHits& hits) {
   return hits.full > 0 ? static_cast<double>(hits.kept) / static_cast<double>(hits.full) : 0.0;
 }
 
 std::map<std::string, std::string> Counts(const NeedleHits& hits) {
-  return {{"needles_full", absl::StrCat(hits.full)}, {"needles_kept", absl::StrCat(hits.kept)}};
+  std::map<std::string, std::string> counts = {{"needles_full", absl::StrCat(hits.full)},
+                                               {"needles_kept", absl::StrCat(hits.kept)}};
+  if (const std::optional<ShareInterval> kept = KeptShare(hits)) {
+    counts["kept_low"] = absl::StrCat(kept->low);
+    counts["kept_high"] = absl::StrCat(kept->high);
+  }
+  return counts;
+}
+
+// "95 %: 0.65 to 0.99". REQUIRES: full attention finds some.
+std::string KeptInterval(const NeedleHits& hits) {
+  const ShareInterval kept = *KeptShare(hits);
+  return absl::StrFormat("95 %%: %.2f to %.2f", kept.low, kept.high);
 }
 
 double IncreaseOverFull(const ProfileEvidence& evidence) {
   return (evidence.perplexity_frozen / evidence.perplexity_full - 1.0) * 100.0;
 }
 
+// The measured share is judged. By the upper end of its interval 10 of 12 would pass for 0.95; by
+// the lower end nothing would, for that of 12 of 12 is 0.76.
 absl::Status JudgeRetrieval(double least, const NeedleHits& hits) {
-  const double kept = KeptShare(hits);
+  const double kept = MeasuredShare(hits);
   if (kept >= least) return absl::OkStatus();
   std::map<std::string, std::string> metadata = Counts(hits);
   metadata["target"] = absl::StrCat(least);
@@ -38,11 +52,11 @@ absl::Status JudgeRetrieval(double least, const NeedleHits& hits) {
   const std::string sentence =
       hits.full > 0 ? absl::StrFormat(
                           "wanted at least %g of the needles that full attention finds, "
-                          "kept %d of %d",
-                          least, hits.kept, hits.full)
+                          "kept %d of %d (%s)",
+                          least, hits.kept, hits.full, KeptInterval(hits))
                     : absl::StrFormat(
-                          "full attention finds none of the %d needles, so that nothing "
-                          "can be promised",
+                          "full attention finds none of the %d needles, so that "
+                          "retrieval cannot be judged",
                           hits.asked);
   return MakeError(
       absl::StatusCode::kFailedPrecondition, absl::StrCat("min_retrieval: ", sentence),
@@ -50,6 +64,15 @@ absl::Status JudgeRetrieval(double least, const NeedleHits& hits) {
 }
 
 }  // namespace
+
+std::optional<ShareInterval> KeptShare(const NeedleHits& hits) {
+  if (hits.full <= 0) return std::nullopt;
+  return WilsonInterval(hits.kept, hits.full);
+}
+
+bool Unverified(const ProfileEvidence& evidence) {
+  return !evidence.increase_over_full.has_value();
+}
 
 NeedleHits AllNeedles(const ProfileEvidence& evidence) {
   NeedleHits all;
@@ -92,7 +115,7 @@ absl::Status JudgePromises(const CalibrationJob& job, const ProfileEvidence& evi
 }
 
 bool DynamicDominates(const ProfileEvidence& evidence) {
-  return evidence.perplexity_dynamic && evidence.dynamic_union_density &&
+  return !Unverified(evidence) && evidence.perplexity_dynamic && evidence.dynamic_union_density &&
          *evidence.dynamic_union_density <= evidence.union_density &&
          *evidence.perplexity_dynamic <= evidence.perplexity_frozen;
 }
@@ -111,7 +134,7 @@ absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
   asked.target = {ProfileTargetKind::kUnionDensity, union_density};
   std::vector<std::string> request = {absl::StrFormat("union_density=%g", union_density)};
   if (asked.min_retrieval && !JudgeRetrieval(*asked.min_retrieval, hits).ok()) {
-    const double share = std::floor(KeptShare(hits) * 100.0) / 100.0;
+    const double share = std::floor(MeasuredShare(hits) * 100.0) / 100.0;
     asked.min_retrieval = share > 0.0 ? std::optional(share) : std::nullopt;
     request.push_back(share > 0.0 ? absl::StrFormat("min_retrieval=%g", share)
                                   : std::string("no min_retrieval"));
@@ -123,8 +146,11 @@ absl::Status NameNearest(const absl::Status& failure, const CalibrationJob& job,
       "%s; the nearest request that passes: %s (reads %.1f %%, perplexity %+.2f %% over full "
       "attention's",
       failure.message(), wanted, 100.0 * evidence.union_density, increase);
-  if (hits.asked > 0) {
-    absl::StrAppendFormat(&sentence, ", keeps %d of %d needles", hits.kept, hits.full);
+  if (hits.full > 0) {
+    absl::StrAppendFormat(&sentence, ", keeps %d of %d needles, %s", hits.kept, hits.full,
+                          KeptInterval(hits));
+  } else if (hits.asked > 0) {
+    absl::StrAppendFormat(&sentence, ", full attention finds none of %d needles", hits.asked);
   }
   ErrorDetail detail = GetErrorDetail(failure);
   detail.metadata["nearest_request"] = wanted;

@@ -1,6 +1,8 @@
 // lint: untrusted-input
 #include "service/profiles/convert_profile.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "calibration/calibrate/promises.h"
 #include "engine/base/error.h"
@@ -84,6 +86,11 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   if (in.single_needles) SetNeedles(*in.single_needles, *out.mutable_single_needles());
   if (in.multi_needles) SetNeedles(*in.multi_needles, *out.mutable_multi_needles());
   out.set_dynamic_dominates(DynamicDominates(in));
+  out.set_unverified(Unverified(in));
+  if (const std::optional<ShareInterval> kept = KeptShare(AllNeedles(in))) {
+    out.mutable_kept_needles()->set_low(kept->low);
+    out.mutable_kept_needles()->set_high(kept->high);
+  }
 }
 
 }  // namespace

@@ -156,7 +156,8 @@ void CalibrateCommand::RegisterPromises(CLI::App& command) {
                   "Refuse unless this share of the needles that full attention finds is found [1]")
       ->check(CheckShare);
   command.add_flag("--allow_loss", allow_loss,
-                   "Write a profile even if it costs more than 3 % perplexity, or a needle");
+                   "Write a profile even if it costs more than 3 % perplexity, or a needle, or if "
+                   "the text held out is too short to tell");
 }
 
 ProfileTarget CalibrateCommand::Target(const ModelConfig& config) const {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/calibrate/perplexity_increase.h"
 #include "calibration/calibrate/promises.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "nlohmann/json.hpp"
@@ -34,6 +35,11 @@ Json AsJson(const std::optional<NeedleHits>& hits) {
       {"asked", hits->asked}, {"full", hits->full}, {"frozen", hits->frozen}, {"kept", hits->kept}};
 }
 
+Json AsJson(const std::optional<ShareInterval>& interval) {
+  if (!interval) return nullptr;
+  return {{"low", interval->low}, {"high", interval->high}};
+}
+
 template <typename Number>
 Json AsJson(const std::optional<Number>& number) {
   return number ? Json(*number) : Json(nullptr);
@@ -60,7 +66,24 @@ std::string Retrieval(const ProfileEvidence& evidence) {
     absl::StrAppendFormat(&text, "%s needles: %d of %d; full attention %d, %d of them kept\n", kind,
                           hits->frozen, hits->asked, hits->full, hits->kept);
   }
+  const NeedleHits all = AllNeedles(evidence);
+  if (const std::optional<ShareInterval> kept = KeptShare(all)) {
+    absl::StrAppendFormat(&text, "needles kept: %d of %d (95 %%: %.2f to %.2f)\n", all.kept,
+                          all.full, kept->low, kept->high);
+  } else if (all.asked > 0) {
+    absl::StrAppendFormat(
+        &text, "full attention found none of %d needles: retrieval was not judged\n", all.asked);
+  } else {
+    text += "no needles were hidden, in text too short or too uniform: retrieval was not judged\n";
+  }
   return text;
+}
+
+// Nothing if the held-out documents gave a verdict.
+std::string Unjudged(const CalibrationResult& result) {
+  if (!Unverified(result.content.evidence)) return "";
+  return absl::StrFormat("unverified: %d tokens were measured, a verdict needs %d\n",
+                         result.frozen.losses.size(), kMinVerdictTokens);
 }
 
 Json AsJson(const DecodeMeasurement& measured) {
@@ -103,6 +126,7 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
     absl::StrAppendFormat(&table, "frozen to %s: %+.2f to %+.2f %% (95 %%)\n", base, interval->low,
                           interval->high);
   }
+  table += Unjudged(result);
   absl::StrAppendFormat(&table, "reached on the others: head %.4f, union %.4f",
                         reached.head_density, reached.union_density);
   if (!result.content.relative_c) {
@@ -146,6 +170,8 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
       {"retained_mass_p1", AsJson(evidence.retained_mass_p1)},
       {"single_needles", AsJson(evidence.single_needles)},
       {"multi_needles", AsJson(evidence.multi_needles)},
+      {"kept_needles", AsJson(KeptShare(AllNeedles(evidence)))},
+      {"unverified", Unverified(evidence)},
       {"dynamic_dominates", DynamicDominates(evidence)},
       {"increase_over_full", AsJson(evidence.increase_over_full)},
       {"increase_over_dynamic", AsJson(evidence.increase_over_dynamic)},

@@ -81,7 +81,8 @@ void AddPromiseOptions(CLI::App* command, CalibrateFlags* flags) {
       ->group("Promises");
   command
       ->add_flag("--allow_loss", flags->allow_loss,
-                 "Store a profile even if it costs more than 3 % perplexity, or a needle")
+                 "Store a profile even if it costs more than 3 % perplexity, or a needle, or if "
+                 "the text held out is too short to tell")
       ->group("Promises");
 }
 

@@ -73,16 +73,45 @@ std::string FoundOf(const v1::NeedleHits& hits) {
   return text;
 }
 
+// Of both kinds.
+v1::NeedleHits AllNeedles(const v1::ProfileEvidence& evidence) {
+  v1::NeedleHits all = evidence.single_needles();
+  const v1::NeedleHits& multi = evidence.multi_needles();
+  all.set_asked(all.asked() + multi.asked());
+  all.set_full(all.full() + multi.full());
+  all.set_frozen(all.frozen() + multi.frozen());
+  all.set_kept(all.kept() + multi.kept());
+  return all;
+}
+
+// "kept 100 % (95 %: 76 to 100)", or why there is no such share.
+std::string DescribeKept(const v1::ProfileEvidence& evidence) {
+  const v1::NeedleHits all = AllNeedles(evidence);
+  if (all.asked() == 0) return "no needles were hidden: retrieval was not judged";
+  if (all.full() == 0) {
+    return absl::StrFormat("full attention found none of %d needles: retrieval was not judged",
+                           all.asked());
+  }
+  const double share = static_cast<double>(all.kept()) / static_cast<double>(all.full());
+  std::string text = absl::StrFormat("kept %.0f %%", 100.0 * share);
+  if (evidence.has_kept_needles()) {
+    absl::StrAppendFormat(&text, " (95 %%: %.0f to %.0f)", 100.0 * evidence.kept_needles().low(),
+                          100.0 * evidence.kept_needles().high());
+  }
+  return text;
+}
+
 std::string DescribeRetrieval(const v1::ProfileEvidence& evidence) {
   std::string text;
   if (evidence.has_retained_mass()) {
     absl::StrAppendFormat(&text, "mass kept: %.4f, 1st percentile %.4f\n", evidence.retained_mass(),
                           evidence.retained_mass_p1());
   }
-  if (!evidence.has_single_needles()) return text;
-  absl::StrAppendFormat(&text, "needles: single %s, multi %s\n", FoundOf(evidence.single_needles()),
-                        FoundOf(evidence.multi_needles()));
-  return text;
+  if (evidence.has_single_needles()) {
+    absl::StrAppendFormat(&text, "needles: single %s, multi %s; ",
+                          FoundOf(evidence.single_needles()), FoundOf(evidence.multi_needles()));
+  }
+  return text + DescribeKept(evidence) + "\n";
 }
 
 std::string MeanZ(const v1::Profile& profile) {
@@ -184,8 +213,10 @@ std::string DescribeProfile(const v1::Profile& profile) {
   absl::StrAppendFormat(&text, "calibrated on %d sequences (%d tokens)",
                         evidence.calibration_sequences(), evidence.calibration_tokens());
   if (evidence.held_out_sequences() == 0) return text + ", not verified\n";
-  absl::StrAppendFormat(&text, ", verified on %d held out (%d tokens):\n\n",
-                        evidence.held_out_sequences(), evidence.held_out_tokens());
+  absl::StrAppendFormat(&text, ", %s on %d held out (%d tokens%s):\n\n",
+                        evidence.unverified() ? "unverified" : "verified",
+                        evidence.held_out_sequences(), evidence.held_out_tokens(),
+                        evidence.unverified() ? ", too few for a verdict" : "");
   return text + EvidenceTable(evidence) + DescribeRetrieval(evidence);
 }
 
@@ -199,26 +230,20 @@ std::string Verdict(const v1::Profile& profile) {
     const v1::PercentInterval& interval = evidence.increase_over_full();
     absl::StrAppendFormat(&text, " (95 %%: %.2f to %.2f)", interval.low(), interval.high());
   }
+  if (evidence.unverified()) text += " (unverified: too few tokens for a verdict)";
   if (evidence.has_retained_mass()) {
     absl::StrAppendFormat(&text, ", mass kept %.3f (p1 %.3f)", evidence.retained_mass(),
                           evidence.retained_mass_p1());
   }
-  int64_t lost = 0;
-  if (evidence.has_single_needles()) {
-    v1::NeedleHits all = evidence.single_needles();
-    const v1::NeedleHits& multi = evidence.multi_needles();
-    all.set_asked(all.asked() + multi.asked());
-    all.set_full(all.full() + multi.full());
-    all.set_frozen(all.frozen() + multi.frozen());
-    all.set_kept(all.kept() + multi.kept());
-    absl::StrAppend(&text, ", needles ", FoundOf(all));
-    lost = all.full() - all.kept();
-  }
+  const v1::NeedleHits needles = AllNeedles(evidence);
+  if (needles.full() > 0) absl::StrAppend(&text, ", needles ", FoundOf(needles));
+  absl::StrAppend(&text, ", ", DescribeKept(evidence));
   if (!evidence.has_dynamic_union_density()) return text;
   absl::StrAppendFormat(&text, "; dynamic reads %.0f %%, %s",
                         100.0 * evidence.dynamic_union_density(),
                         Increase(evidence.perplexity_dynamic(), evidence.perplexity_full()));
   // Only of this target the server stages what loses (calibrate.proto); else it was asked to.
+  const int64_t lost = needles.full() - needles.kept();
   const bool loses = profile.staged() && lost > 0 && profile.target().has_dynamic_union_density();
   if (!evidence.dynamic_dominates() && !loses) return text;
   absl::StrAppend(&text, evidence.dynamic_dominates()

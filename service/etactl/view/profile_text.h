@@ -17,9 +17,10 @@ std::string DescribeTarget(const v1::CalibrationTarget& target);
 std::string EvidenceTable(const v1::ProfileEvidence& evidence);
 
 // What a profile costs, in one line without its end: "reads 31 % of the cache, perplexity +0.60 %
-// (95 %: 0.20 to 1.00), mass kept 0.957 (p1 0.880), needles 12 of 12; dynamic reads 38 %, +0.34 %".
-// What was not measured is left out. Where dynamic thresholds dominate it says so, and that
-// requests do better without the profile.
+// (95 %: 0.20 to 1.00), mass kept 0.957 (p1 0.880), needles 12 of 12, kept 100 % (95 %: 76 to 100);
+// dynamic reads 38 %, +0.34 %". It says what was not judged: a perplexity of too few tokens, and
+// needles that were not hidden or not found by full attention. Where dynamic thresholds dominate it
+// says so, and that requests do better without the profile.
 std::string Verdict(const v1::Profile& profile);
 
 // All lines of a profile except its thresholds.

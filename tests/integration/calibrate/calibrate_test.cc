@@ -105,10 +105,30 @@ TEST_F(CalibrateTest, TellsItsProgressAndAnswersWhatItStored) {
   EXPECT_EQ(profile.evidence().retained_mass_p1(), evidence.retained_mass_p1);
   EXPECT_EQ(profile.evidence().single_needles().frozen(), evidence.single_needles->frozen);
   EXPECT_EQ(profile.evidence().multi_needles().kept(), evidence.multi_needles->kept);
+  EXPECT_NEAR(profile.evidence().kept_needles().low(), 0.490, 1e-3) << "of 8 kept of 10";
+  EXPECT_NEAR(profile.evidence().kept_needles().high(), 0.943, 1e-3);
+  EXPECT_FALSE(profile.evidence().unverified());
   EXPECT_FALSE(profile.has_relative_threshold());
   EXPECT_EQ(profile.reads(), v1::READS_OWN);
   EXPECT_EQ(profile.special_keys(), v1::SPECIAL_KEYS_ATTEND);
   EXPECT_FALSE(profile.has_min_mass());
+}
+
+TEST_F(CalibrateTest, EvidenceSaysWhatWasNotJudged) {
+  work_ = [this](Engine&, const CalibrationJob& job, const CalibrationObserver&,
+                 const std::stop_token&) {
+    absl::StatusOr<CalibrationResult> made = Made(job);
+    ProfileEvidence& evidence = made->content.evidence;
+    evidence.increase_over_full.reset();
+    evidence.increase_over_dynamic.reset();
+    evidence.single_needles = NeedleHits{.asked = 6, .full = 0, .frozen = 1, .kept = 0};
+    evidence.multi_needles = evidence.single_needles;
+    return made;
+  };
+  const CalibrateOutcome outcome = Calibrate(Request());
+  ASSERT_TRUE(outcome.profile.has_value()) << outcome.status.error_message();
+  EXPECT_TRUE(outcome.profile->evidence().unverified());
+  EXPECT_FALSE(outcome.profile->evidence().has_kept_needles());
 }
 
 TEST_F(CalibrateTest, ARelativeProfileIsAnsweredAsOne) {

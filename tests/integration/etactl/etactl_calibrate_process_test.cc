@@ -39,10 +39,15 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
     address_ = server_.AwaitAddress();
     ASSERT_FALSE(address_.empty()) << server_.AwaitExit().errors;
     metrics_port_ = std::stoi(metrics.substr(metrics.rfind(':') + 1));
+    WriteTexts(1500, texts_);
+  }
+
+  // Four texts, each its own document.
+  static void WriteTexts(size_t bytes, const TempFolder& folder) {
     for (const char* title : {"elephant", "friction", "silver", "superman"}) {
       const std::string text = ReadFile(kSamples + "wiki/" + title + ".txt");
-      ASSERT_GT(text.size(), 1500u) << title;
-      texts_.Write(std::string(title) + ".txt", text.substr(0, 1500));
+      ASSERT_GT(text.size(), bytes) << title;
+      folder.Write(std::string(title) + ".txt", text.substr(0, bytes));
     }
   }
 
@@ -58,10 +63,11 @@ class EtactlCalibrateProcessTest : public ::testing::Test {
   CtlProcess::Exit Calibrate(const std::string& name,
                              std::vector<std::string> more = {"--target=match-dynamic"}) {
     more.push_back("--allow_loss");
-    return CalibrateStrictly(name, std::move(more));
+    return CalibrateOn(texts_, name, std::move(more));
   }
-  CtlProcess::Exit CalibrateStrictly(const std::string& name, std::vector<std::string> more) {
-    more.insert(more.begin(), {"calibrate", name, "--samples=" + texts_.path()});
+  CtlProcess::Exit CalibrateOn(const TempFolder& texts, const std::string& name,
+                               std::vector<std::string> more) {
+    more.insert(more.begin(), {"calibrate", name, "--samples=" + texts.path()});
     return Run(more);
   }
 
@@ -80,8 +86,10 @@ TEST_F(EtactlCalibrateProcessTest, CalibratesAndGeneratesWithTheProfile) {
       AllOf(HasSubstr("profile wiki@1, made 2"), HasSubstr("labels: domain=wiki\n"),
             HasSubstr("8 layers x 8 heads"), HasSubstr("z per head"),
             HasSubstr("documents: 3 calibrated on, 1 held out\n"),
-            HasSubstr("calibrated on 3 sequences"), HasSubstr("\nfull "), HasSubstr("\ndynamic "),
-            HasSubstr("\nfrozen "), HasSubstr("\nneedles: single "), HasSubstr("\nreads ")));
+            HasSubstr("calibrated on 3 sequences"), HasSubstr(", unverified on 1 held out ("),
+            HasSubstr("\nfull "), HasSubstr("\ndynamic "), HasSubstr("\nfrozen "),
+            HasSubstr("\nneedles: single "), HasSubstr("\nreads "),
+            HasSubstr(" % (unverified: too few tokens for a verdict), ")));
   EXPECT_THAT(calibrated.errors,
               AllOf(HasSubstr("1/4 collecting scores"), HasSubstr("4/4 verifying, "),
                     HasSubstr(" tokens/s, about ")));
@@ -105,6 +113,7 @@ TEST_F(EtactlCalibrateProcessTest, WritesOneJsonObjectPerEvent) {
   EXPECT_EQ(profile["thresholds"].size(), 64u);
   EXPECT_EQ(profile["target"]["union_density"], 0.6);
   EXPECT_EQ(profile["evidence"]["held_out_sequences"], "1");
+  EXPECT_EQ(profile["evidence"]["unverified"], true);
 }
 
 TEST_F(EtactlCalibrateProcessTest, ManagesProfiles) {
@@ -148,6 +157,9 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
   const auto few = Calibrate("wiki", {});
   EXPECT_EQ(few.code, 4) << "the default target judges a perplexity";
   EXPECT_THAT(few.errors, AllOf(HasSubstr("field samples"), HasSubstr("at least 1024 tokens")));
+  const auto unverified = CalibrateOn(texts_, "wiki", {"--target=union-density=0.9"});
+  EXPECT_EQ(unverified.code, 4);
+  EXPECT_THAT(unverified.errors, AllOf(HasSubstr("field samples"), HasSubstr("(allow_loss)")));
   const auto one = Run({"calibrate", "wiki", "--samples=" + texts_.path() + "/silver.txt"});
   EXPECT_EQ(one.code, 4);
   EXPECT_THAT(one.errors, HasSubstr("at least 2 different documents"));
@@ -161,16 +173,21 @@ TEST_F(EtactlCalibrateProcessTest, SaysWhatIsRefused) {
 }
 
 TEST_F(EtactlCalibrateProcessTest, AProfileThatLosesIsStoredIfThatIsAllowed) {
-  const std::vector<std::string> sparse = {"--target=union-density=0.6", "--floor=none", "--z=0"};
-  const auto refused = CalibrateStrictly("wiki", sparse);
+  // Enough for a verdict: six sequences held out, and two to choose on.
+  const TempFolder texts;
+  WriteTexts(3000, texts);
+  std::vector<std::string> sparse = {"--target=union-density=0.6", "--floor=none", "--z=0",
+                                     "--sequence_tokens=384", "--held_out=0.75"};
+  const auto refused = CalibrateOn(texts, "wiki", sparse);
   EXPECT_EQ(refused.code, 4);
   EXPECT_THAT(refused.errors,
               AllOf(HasSubstr("PROFILE_LOSES"), HasSubstr("would lose too much"),
                     HasSubstr("; the nearest request that passes: union_density=")));
   EXPECT_EQ(Run({"profiles", "list", "--json"}).output, "");
-  const auto stored = Calibrate("wiki", sparse);
+  sparse.push_back("--allow_loss");
+  const auto stored = CalibrateOn(texts, "wiki", sparse);
   EXPECT_EQ(stored.code, 0) << stored.errors;
-  EXPECT_THAT(stored.output, HasSubstr("\nreads "));
+  EXPECT_THAT(stored.output, AllOf(HasSubstr("\nreads "), HasSubstr(", verified on 6 held out (")));
 }
 
 // Some three minutes a folder on two cores.

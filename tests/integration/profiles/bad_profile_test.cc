@@ -202,6 +202,7 @@ TEST_F(BadProfileTest, CalibrationsThatMakeNoSenseCostNothing) {
   using Request = v1::CalibrateRequest;
   // The default target judges a perplexity, for which one sequence of 256 tokens is too few.
   EXPECT_EQ(field([](Request& r) { r.clear_target(); }), "samples");
+  EXPECT_EQ(field([](Request& r) { r.clear_allow_loss(); }), "samples") << "for any other verdict";
   EXPECT_EQ(field([](Request& r) {
               for (auto& sample : *r.mutable_samples()) sample.set_document("one");
             }),

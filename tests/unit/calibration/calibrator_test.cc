@@ -15,6 +15,7 @@
 
 #include "calibration/calibrate/calibration_job.h"
 #include "calibration/calibrate/collected_cells.h"
+#include "calibration/calibrate/promises.h"
 #include "calibration/calibrate/retrieval_windows.h"
 #include "calibration/profiles/threshold_profile_of.h"
 #include "calibration/solvers/frozen_threshold.h"
@@ -404,7 +405,8 @@ TEST(Calibrate, TheTargetOfDynamicThresholdsTakesTheNearestDenserProfile) {
 }
 
 // bad input: Calibrate | one document in however many samples, equal ones, too few tokens to judge
-//   a perplexity | INVALID_ARGUMENT, field `samples`, with the least and what there is |
+//   a perplexity (with `allow_loss` a target that bounds none is stored unverified) |
+//   INVALID_ARGUMENT, field `samples`, with the least and what there is |
 //   EtactlCalibrateProcessTest.SaysWhatIsRefused
 TEST(Calibrate, AVerdictNeedsEnoughTokens) {
   for (const ProfileTargetKind kind :
@@ -416,9 +418,21 @@ TEST(Calibrate, AVerdictNeedsEnoughTokens) {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("at least 1024 tokens"));
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("have 790"));
   }
-  // Other targets state what they measured, without an interval.
-  const auto density = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6)).value();
-  EXPECT_FALSE(density.content.evidence.increase_over_full.has_value());
+  for (const auto& [kind, value] : {std::pair{ProfileTargetKind::kUnionDensity, 0.6},
+                                    std::pair{ProfileTargetKind::kHeadDensity, 0.5},
+                                    std::pair{ProfileTargetKind::kMatchDynamic, 0.0}}) {
+    CalibrationJob job = Job(kind, value);
+    job.allow_loss = false;
+    const absl::Status refused = RunJob(OnGated(), job).status();
+    EXPECT_THAT(refused, FailsOn(absl::StatusCode::kInvalidArgument, "samples"));
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("at least 1024 tokens"), HasSubstr("have 79;"),
+                      HasSubstr("unverified (allow_loss)")));
+  }
+  const auto allowed = RunJob(OnGated(), Job(ProfileTargetKind::kUnionDensity, 0.6)).value();
+  EXPECT_TRUE(Unverified(allowed.content.evidence));
+  CalibrationJob enough = Judged(ProfileTargetKind::kUnionDensity, 0.6);
+  EXPECT_FALSE(Unverified(RunJob(OnGated(), enough).value().content.evidence));
 }
 
 TEST(Calibrate, EqualDocumentsAreLeftOutAndCounted) {

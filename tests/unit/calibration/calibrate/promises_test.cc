@@ -19,6 +19,7 @@ ProfileEvidence Evidence(double percent, NeedleHits single, NeedleHits multi) {
   ProfileEvidence evidence;
   evidence.perplexity_full = 10.0;
   evidence.perplexity_frozen = 10.0 * (1.0 + percent / 100.0);
+  evidence.increase_over_full = PercentInterval{.low = percent - 0.5, .high = percent + 0.5};
   evidence.single_needles = single;
   evidence.multi_needles = multi;
   return evidence;
@@ -49,6 +50,8 @@ TEST(JudgePromises, SaysWhatWouldBeLost) {
   EXPECT_EQ(detail.metadata.at("max_increase"), "3");
   EXPECT_EQ(detail.metadata.at("needles_full"), "12");
   EXPECT_EQ(detail.metadata.at("needles_kept"), "11");
+  EXPECT_NEAR(std::stod(detail.metadata.at("kept_low")), 0.646, 1e-3);
+  EXPECT_NEAR(std::stod(detail.metadata.at("kept_high")), 0.985, 1e-3);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("perplexity +3.50 % over full attention's, more than 3 %, and 1 of the 12 "
                         "needles that full attention finds"));
@@ -98,7 +101,37 @@ TEST(JudgePromises, ARetrievalThatIsAskedForIsKept) {
   EXPECT_EQ(detail.field, "min_retrieval");
   EXPECT_EQ(detail.metadata.at("target"), "0.95");
   EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 11.0 / 12, 1e-5);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("kept 11 of 12"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("kept 11 of 12 (95 %: 0.65 to 0.99)"));
+}
+
+// Neither end of the interval: by the upper one 10 of 12 would keep 0.95, by the lower one nothing
+// would.
+TEST(JudgePromises, AShareIsJudgedAsItWasMeasured) {
+  CalibrationJob job = Job();
+  job.min_retrieval = 0.95;
+  ASSERT_GT(KeptShare({.full = 12, .kept = 10})->high, 0.95);
+  EXPECT_EQ(GetErrorDetail(JudgePromises(job, Evidence(0.0, kOneLost, kOneLost))).reason,
+            "TARGET_UNREACHABLE");
+  ASSERT_LT(KeptShare({.full = 12, .kept = 12})->low, 0.95);
+  EXPECT_EQ(JudgePromises(job, Evidence(0.0, kAll, kAll)), absl::OkStatus());
+}
+
+TEST(KeptShare, IsAnIntervalOfWhatFullAttentionFinds) {
+  const auto all = KeptShare({.asked = 12, .full = 12, .frozen = 12, .kept = 12});
+  ASSERT_TRUE(all.has_value());
+  EXPECT_NEAR(all->low, 0.757, 1e-3);
+  EXPECT_NEAR(all->high, 1.0, 1e-9);
+  const auto two = KeptShare({.asked = 12, .full = 2, .frozen = 9, .kept = 1});
+  ASSERT_TRUE(two.has_value());
+  EXPECT_NEAR(two->low, 0.095, 1e-3) << "as of one of two, whatever else was asked";
+  EXPECT_FALSE(KeptShare({.asked = 12, .full = 0, .frozen = 3, .kept = 0}).has_value());
+}
+
+TEST(Unverified, IsWhatHasTooFewTokensForAnInterval) {
+  ProfileEvidence evidence = Evidence(0.0, kAll, kAll);
+  EXPECT_FALSE(Unverified(evidence));
+  evidence.increase_over_full.reset();
+  EXPECT_TRUE(Unverified(evidence));
 }
 
 TEST(JudgePromises, WhatFullAttentionDoesNotFindPromisesNothing) {
@@ -106,8 +139,11 @@ TEST(JudgePromises, WhatFullAttentionDoesNotFindPromisesNothing) {
   job.min_retrieval = 0.5;
   const NeedleHits none = {.asked = 6, .full = 0, .frozen = 3, .kept = 0};
   const absl::Status status = JudgePromises(job, Evidence(0.0, none, none));
-  EXPECT_EQ(GetErrorDetail(status).field, "min_retrieval");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("none of the 12 needles"));
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.field, "min_retrieval");
+  EXPECT_EQ(detail.metadata.count("kept_low"), 0u) << "of nothing there is no interval";
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("none of the 12 needles, so that retrieval cannot be judged"));
 }
 
 TEST(JudgePromises, APerplexityThatIsNoNumberIsALoss) {
@@ -148,6 +184,10 @@ TEST(DynamicDominates, WhatReadsNoMoreAndCostsNoMore) {
   evidence.perplexity_dynamic = 9.0;
   evidence.dynamic_union_density = 0.658;
   EXPECT_FALSE(DynamicDominates(evidence)) << "it reads less";
+  evidence.dynamic_union_density = 0.38;
+  ASSERT_TRUE(DynamicDominates(evidence));
+  evidence.increase_over_full.reset();
+  EXPECT_FALSE(DynamicDominates(evidence)) << "too few tokens for a verdict";
 }
 
 TEST(NameNearest, EndsAFailureWithWhatToAskFor) {
@@ -162,9 +202,11 @@ TEST(NameNearest, EndsAFailureWithWhatToAskFor) {
   EXPECT_EQ(detail.metadata.at("nearest_request"), "union_density=0.412");
   EXPECT_EQ(detail.metadata.at("nearest_reads"), "0.421");
   EXPECT_NEAR(std::stod(detail.metadata.at("nearest_increase")), 2.5, 1e-4);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("; the nearest request that passes: union_density=0.412 (reads 42.1 %, "
-                        "perplexity +2.50 % over full attention's, keeps 12 of 12 needles)"));
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("; the nearest request that passes: union_density=0.412 (reads 42.1 %, "
+                "perplexity +2.50 % over full attention's, keeps 12 of 12 needles, 95 %: 0.76 to "
+                "1.00)"));
 }
 
 TEST(NameNearest, SaysWhatElseMustChange) {
@@ -180,6 +222,8 @@ TEST(NameNearest, SaysWhatElseMustChange) {
   constexpr NeedleHits kNone = {.asked = 6, .full = 0, .frozen = 1, .kept = 0};
   EXPECT_EQ(request(Evidence(4.0, kNone, kNone)),
             "union_density=0.5, no min_retrieval, allow_loss=true");
+  EXPECT_THAT(std::string(NameNearest(failure, job, 0.5, Evidence(4.0, kNone, kNone)).message()),
+              HasSubstr("over full attention's, full attention finds none of 12 needles)"));
 }
 
 TEST(NameNearest, OfARecallThatNoZGivesTheRequestHasNone) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string>
 
+#include "calibration/calibrate/promises.h"
 #include "calibration/profiles/profile_json.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
@@ -17,6 +18,7 @@
 namespace eta::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
@@ -54,9 +56,12 @@ class CalibrateCommandTest : public ::testing::Test {
     folder_.Write("story.jsonl", lines);
   }
   // Eight sequences of ten blocks, one of each document.
-  std::string Calibrate(const std::string& flags) const {
+  std::string CalibrateStrictly(const std::string& flags) const {
     return "calibrate --model=" + model_.path() + " --threads=2 --text=" + Path("story.jsonl") +
-           " --sequences=8 --sequence_tokens=160 --kv_dtype=float32 --allow_loss " + flags;
+           " --sequences=8 --sequence_tokens=160 --kv_dtype=float32 " + flags;
+  }
+  std::string Calibrate(const std::string& flags) const {
+    return CalibrateStrictly("--allow_loss " + flags);
   }
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
   PortableProfile Read(const std::string& name) const {
@@ -103,15 +108,25 @@ TEST_F(CalibrateCommandTest, WritesTheProfileThatItReports) {
   EXPECT_TRUE(report["relative_threshold"].is_null());
   ASSERT_TRUE(evidence.single_needles.has_value());
   EXPECT_EQ(report["single_needles"]["asked"], evidence.single_needles->asked);
+  EXPECT_EQ(report["unverified"], true);
+  const auto kept = KeptShare(AllNeedles(evidence));
+  EXPECT_EQ(report["kept_needles"],
+            kept ? Json({{"low", kept->low}, {"high", kept->high}}) : Json());
 }
 
 TEST_F(CalibrateCommandTest, PrintsATableOfBeforeAndAfter) {
   const Outcome outcome = EtaEval(Calibrate("--match_dynamic --output=" + Path("p.json")));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.text;
   for (const char* part : {"match_dynamic", "held out; 1 left out", "full ", "dynamic ", "frozen ",
-                           "union", "reads own", "single needles: "}) {
+                           "union", "reads own", "single needles: ",
+                           "\nunverified: 158 tokens were measured, a verdict needs 1024\n"}) {
     EXPECT_THAT(outcome.text, HasSubstr(part));
   }
+  // A model of noise may find none.
+  EXPECT_THAT(
+      outcome.text,
+      AnyOf(HasSubstr("\nneedles kept: "),
+            HasSubstr("\nfull attention found none of 12 needles: retrieval was not judged")));
 }
 
 TEST_F(CalibrateCommandTest, PerplexityRunsAProfileAtItsOperatingPoint) {
@@ -181,6 +196,10 @@ TEST_F(CalibrateCommandTest, BadInputWritesNothing) {
   const Outcome few = EtaEval(Calibrate(output));
   EXPECT_EQ(few.exit_code, 2);
   EXPECT_THAT(few.text, HasSubstr("at least 1024 tokens"));
+  const Outcome unverified = EtaEval(CalibrateStrictly("--match_dynamic" + output));
+  EXPECT_EQ(unverified.exit_code, 2);
+  EXPECT_THAT(unverified.text, HasSubstr("have 158; send more text"));
+  EXPECT_FALSE(std::filesystem::exists(Path("none.json")));
   EXPECT_EQ(EtaEval(Calibrate("--match_dynamic")).exit_code, 2);
   EXPECT_EQ(EtaEval(Calibrate("--match_dynamic --output=" + Path("no/such/folder.json"))).exit_code,
             2);

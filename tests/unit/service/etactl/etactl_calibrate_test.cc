@@ -356,8 +356,10 @@ TEST(EtactlProfileText, ShowsIntervalsAndDocuments) {
 TEST(EtactlProfileText, TellsOfMassAndNeedles) {
   v1::Profile profile = LegalProfile();
   EXPECT_EQ(Verdict(profile),
-            "reads 35 % of the cache, perplexity +0.50 %; dynamic reads 40 %, -2.50 %");
-  EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("needles")));
+            "reads 35 % of the cache, perplexity +0.50 %, no needles were hidden: retrieval was "
+            "not judged; dynamic reads 40 %, -2.50 %");
+  EXPECT_THAT(DescribeProfile(profile),
+              EndsWith("\nno needles were hidden: retrieval was not judged\n"));
   v1::ProfileEvidence& evidence = *profile.mutable_evidence();
   evidence.mutable_increase_over_full()->set_low(0.2);
   evidence.mutable_increase_over_full()->set_high(1.0);
@@ -370,16 +372,45 @@ TEST(EtactlProfileText, TellsOfMassAndNeedles) {
     hits->set_frozen(6);
     hits->set_kept(6);
   }
+  evidence.mutable_kept_needles()->set_low(0.757);
+  evidence.mutable_kept_needles()->set_high(1.0);
   evidence.clear_dynamic_union_density();  // as of a model without a predictor
   EXPECT_EQ(Verdict(profile),
             "reads 35 % of the cache, perplexity +0.50 % (95 %: 0.20 to 1.00), mass kept 0.957 "
-            "(p1 0.880), needles 12 of 12");
-  EXPECT_THAT(DescribeProfile(profile), HasSubstr("needles: single 6 of 6, multi 6 of 6\n"));
+            "(p1 0.880), needles 12 of 12, kept 100 % (95 %: 76 to 100)");
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("needles: single 6 of 6, multi 6 of 6; kept 100 % (95 %: 76 to 100)\n"));
   evidence.mutable_multi_needles()->set_frozen(4);
-  EXPECT_THAT(Verdict(profile), HasSubstr("needles 10 of 12 (full attention 12)"));
+  evidence.mutable_multi_needles()->set_kept(3);
+  EXPECT_THAT(Verdict(profile), HasSubstr("needles 10 of 12 (full attention 12), kept 75 % (95 %"));
   EXPECT_THAT(DescribeProfile(profile),
               HasSubstr("mass kept: 0.9570, 1st percentile 0.8800\n"
-                        "needles: single 6 of 6, multi 4 of 6 (full attention 6)\n"));
+                        "needles: single 6 of 6, multi 4 of 6 (full attention 6); kept 75 % ("));
+}
+
+TEST(EtactlProfileText, TellsOfNeedlesThatFullAttentionDidNotFind) {
+  v1::Profile profile = LegalProfile();
+  for (v1::NeedleHits* hits : {profile.mutable_evidence()->mutable_single_needles(),
+                               profile.mutable_evidence()->mutable_multi_needles()}) {
+    hits->set_asked(6);
+    hits->set_frozen(1);
+  }
+  constexpr char kNone[] = "full attention found none of 12 needles: retrieval was not judged";
+  EXPECT_EQ(Verdict(profile), std::string("reads 35 % of the cache, perplexity +0.50 %, ") + kNone +
+                                  "; dynamic reads 40 %, -2.50 %");
+  EXPECT_THAT(DescribeProfile(profile),
+              EndsWith(std::string("multi 1 of 6 (full attention 0); ") + kNone + "\n"));
+}
+
+TEST(EtactlProfileText, TellsOfTooFewTokensForAVerdict) {
+  v1::Profile profile = LegalProfile();
+  EXPECT_THAT(Verdict(profile), Not(HasSubstr("unverified")));
+  profile.mutable_evidence()->set_unverified(true);
+  EXPECT_THAT(Verdict(profile),
+              HasSubstr("perplexity +0.50 % (unverified: too few tokens for a verdict), "));
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("12 sequences (24000 tokens), unverified on 4 held out (8000 tokens, too "
+                        "few for a verdict):\n"));
 }
 
 TEST(EtactlProfileText, RecommendsDynamicAttentionWhereItDominates) {
