@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,22 +79,18 @@ absl::Status CheckSequenceTokens(const CalibrationJob& job, int32_t block_size,
 
 absl::Status CheckSamples(const CalibrationJob& job, int32_t vocab_size) {
   const std::vector<std::vector<int32_t>>& samples = job.samples;
-  if (samples.empty()) return InvalidField("samples", "must not be empty");
+  int64_t tokens = 0;
+  for (const auto& sample : samples) tokens += static_cast<int64_t>(sample.size());
+  RETURN_IF_ERROR(CheckSampleSizes(samples.size(), tokens, kMaxCalibrationTokens));
   if (!job.documents.empty() && job.documents.size() != samples.size()) {
     return InvalidField("documents", "must be as many as samples, or none");
   }
-  int64_t left = kMaxCalibrationTokens;
   for (size_t i = 0; i < samples.size(); ++i) {
-    left -= static_cast<int64_t>(samples[i].size());
-    if (left < 0) {
-      return InvalidField("samples",
-                          absl::StrCat("must have at most ", kMaxCalibrationTokens, " tokens"));
-    }
-    for (const int32_t id : samples[i]) {
-      if (id >= 0 && id < vocab_size) continue;
-      return InvalidField(absl::StrCat("samples[", i, "].token_ids.ids"),
-                          absl::StrCat("holds ", id, ": ids must be 0 to ", vocab_size - 1));
-    }
+    const std::optional<size_t> bad = FirstOutside(samples[i], vocab_size);
+    if (!bad) continue;
+    return InvalidField(
+        absl::StrCat("samples[", i, "].token_ids.ids"),
+        absl::StrCat("holds ", samples[i][*bad], ": ids must be 0 to ", vocab_size - 1));
   }
   return absl::OkStatus();
 }
@@ -140,6 +137,12 @@ ProfileTarget DefaultTarget(const ModelConfig& config) {
           kDefaultPerplexityIncrease};
 }
 
+absl::Status CheckSampleSizes(size_t samples, int64_t tokens, int64_t max_tokens) {
+  if (samples == 0) return InvalidField("samples", "at least one is needed");
+  if (tokens <= max_tokens) return absl::OkStatus();
+  return InvalidField("samples", absl::StrCat("at most ", max_tokens, " tokens in all"));
+}
+
 absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const Limits& limits) {
   RETURN_IF_ERROR(CheckShare("held_out", job.held_out, kMaxHeldOut));
   RETURN_IF_ERROR(CheckShare("z_recall", job.z_recall.value_or(1.0), 1.0));
@@ -153,7 +156,7 @@ absl::Status CheckJob(const CalibrationJob& job, const EngineInfo& info, const L
 absl::StatusOr<PreparedJob> PrepareJob(const EngineInfo& info, const Limits& limits,
                                        const CalibrationJob& job) {
   const ModelConfig& config = info.config;
-  if (!IsRequestId(job.id)) return InvalidField("id", kRequestIdRule);
+  RETURN_IF_ERROR(CheckRequestId("id", job.id));
   RETURN_IF_ERROR(CheckJob(job, info, limits));
   PreparedJob prepared;
   prepared.has_dynamic_gate = config.has_predictor && config.gate == Gate::kSilu;

@@ -2,6 +2,7 @@
 // filled in.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -37,6 +38,9 @@ inline constexpr double kUngatedBeta = 20.0;
 // kDefaultPerplexityIncrease percent above their perplexity. A model that predicts nothing gets the
 // sparsest profile that stays within so much of full attention.
 ProfileTarget DefaultTarget(const ModelConfig& config);
+
+// Samples that have so many tokens together, or at least so many. INVALID_ARGUMENT (samples).
+absl::Status CheckSampleSizes(size_t samples, int64_t tokens, int64_t max_tokens);
 
 // All that can be said of a job before its samples are tokens, but for its id and labels.
 // INVALID_ARGUMENT naming the field; FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL).

@@ -299,8 +299,13 @@ absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels
 
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest) {
   if (request_id.empty() && payload_digest.empty()) return absl::OkStatus();
-  if (!IsRequestId(request_id)) return InvalidField("request_id", kRequestIdRule);
+  RETURN_IF_ERROR(CheckRequestId("request_id", request_id));
   return CheckFingerprint("payload_digest", payload_digest);
+}
+
+absl::Status CheckExpectedVersion(std::optional<int64_t> version) {
+  if (!version || *version >= 0) return absl::OkStatus();
+  return InvalidField("expected_version", "must not be negative");
 }
 
 absl::Status CheckProfileContent(const ProfileContent& content) {

@@ -181,6 +181,9 @@ absl::Status CheckProfileLabels(const std::map<std::string, std::string>& labels
 // digits.
 absl::Status CheckRequestIdentity(std::string_view request_id, std::string_view payload_digest);
 
+// What a put or a promotion expects to be there: no version is negative.
+absl::Status CheckExpectedVersion(std::optional<int64_t> version);
+
 // Checks every limit named above. INVALID_ARGUMENT, naming the field.
 absl::Status CheckProfileContent(const ProfileContent& content);
 

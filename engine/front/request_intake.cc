@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,8 +90,8 @@ absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t le
                    /*at_least=*/!std::holds_alternative<std::vector<int32_t>>(request.prompt));
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request,
-                                                           const Chat& chat) const {
+absl::StatusOr<std::vector<int32_t>> RequestIntake::EncodeChat(const Request& request,
+                                                               const Chat& chat) const {
   ASSIGN_OR_RETURN(const auto rendered, chats_.Render(chat));
   // Before tokens are made of what could not be served.
   if (const int64_t bytes = TextBytes(rendered); bytes > 0) {
@@ -113,16 +114,22 @@ absl::Status RequestIntake::InMessages(const Chat& chat, const absl::Status& sta
   return status;
 }
 
-// The one check of what the engine gets, whatever it was made of.
-absl::Status RequestIntake::CheckTokens(const std::vector<int32_t>& tokens,
-                                        const std::string& field) const {
+absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request) const {
+  const char* const field = PromptField(request);
+  std::vector<int32_t> tokens;
+  if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
+    ASSIGN_OR_RETURN(tokens, EncodeChat(request, *chat));
+  } else {
+    auto encoded = tokenizer_.Encode(std::get<std::string>(request.prompt), request.add_beginning,
+                                     request.parse_special);
+    if (!encoded.ok()) return InField(field, encoded.status());
+    tokens = *std::move(encoded);
+  }
   if (tokens.empty()) return InvalidField(field, "the model's tokenizer makes no token of it");
-  const auto outside = std::find_if(tokens.begin(), tokens.end(), [this](int32_t id) {
-    return id < 0 || id >= info_.config.vocab_size;
-  });
-  if (outside == tokens.end()) return absl::OkStatus();
+  const std::optional<size_t> outside = FirstOutside(tokens, info_.config.vocab_size);
+  if (!outside) return tokens;
   return InvalidField(field,
-                      absl::StrCat("token ", *outside, " at ", outside - tokens.begin(),
+                      absl::StrCat("token ", tokens[*outside], " at ", *outside,
                                    " is outside of the vocabulary of ", info_.config.vocab_size));
 }
 
@@ -137,16 +144,11 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   const int64_t least_tokens = LeastPromptTokens(request);
   RETURN_IF_ERROR(CheckLeastContext(request, least_tokens));
   const char* const field = PromptField(request);
-  if (const auto* text = std::get_if<std::string>(&request.prompt)) {
-    auto encoded = tokenizer_.Encode(*text, request.add_beginning, request.parse_special);
-    if (!encoded.ok()) return InField(field, encoded.status());
-    prepared.prompt = *std::move(encoded);
-  } else if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
-    ASSIGN_OR_RETURN(prepared.prompt, Encode(request, *chat));
+  if (auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) {
+    prepared.prompt = std::move(*ids);
   } else {
-    prepared.prompt = std::move(std::get<1>(request.prompt));
+    ASSIGN_OR_RETURN(prepared.prompt, Encode(request));
   }
-  RETURN_IF_ERROR(CheckTokens(prepared.prompt, field));
   request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
   const int64_t tokens = prepared.prompt_tokens();
   RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));

@@ -43,9 +43,10 @@ class RequestIntake {
   absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids, bool special_tokens) const;
 
  private:
-  absl::StatusOr<std::vector<int32_t>> Encode(const Request& request, const Chat& chat) const;
+  // Tokens of a text or a chat: at least one, all of the vocabulary.
+  absl::StatusOr<std::vector<int32_t>> Encode(const Request& request) const;
+  absl::StatusOr<std::vector<int32_t>> EncodeChat(const Request& request, const Chat& chat) const;
   absl::Status InMessages(const Chat& chat, const absl::Status& status) const;
-  absl::Status CheckTokens(const std::vector<int32_t>& tokens, const std::string& field) const;
   // Of a length that nobody named makes what every bound leaves beside the prompt.
   void FitMaxTokens(int64_t prompt_tokens, Request& request) const;
 

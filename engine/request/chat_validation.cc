@@ -22,25 +22,19 @@ constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool"};
 constexpr const char* kOwnVariables[] = {"messages", "add_generation_prompt", "bos_token",
                                          "eos_token"};
 
-absl::Status CheckUtf8(std::string_view text, const std::string& field) {
-  const auto invalid = FirstInvalidUtf8(text);
-  if (!invalid) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
-}
-
 absl::Status CheckName(const std::optional<std::string>& name, const std::string& field) {
   if (!name) return absl::OkStatus();
   if (name->size() > kMaxChatNameBytes) {
     return InvalidField(field, absl::StrCat("at most ", kMaxChatNameBytes, " bytes"));
   }
-  return CheckUtf8(*name, field);
+  return CheckUtf8Field(field, *name);
 }
 
 absl::Status CheckMessage(const ChatMessage& message, const std::string& field) {
   if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
     return InvalidField(field + ".role", "must be system, user, assistant or tool");
   }
-  RETURN_IF_ERROR(CheckUtf8(message.content, field + ".text"));
+  RETURN_IF_ERROR(CheckUtf8Field(field + ".text", message.content));
   RETURN_IF_ERROR(CheckName(message.name, field + ".name"));
   return CheckName(message.tool_call_id, field + ".tool_call_id");
 }
@@ -75,12 +69,21 @@ int64_t MessageBytes(const Chat& chat) {
 
 }  // namespace
 
+absl::Status CheckUtf8Field(const std::string& field, std::string_view text) {
+  const auto invalid = FirstInvalidUtf8(text);
+  if (!invalid) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
+}
+
+absl::Status CheckMessageCount(size_t count) {
+  if (count <= kMaxChatMessages) return absl::OkStatus();
+  return InvalidField("chat.messages", absl::StrCat("at most ", kMaxChatMessages, " messages"));
+}
+
 absl::Status ValidateChat(const Chat& chat, const Limits& limits) {
   const std::string field = "chat.messages";
   if (chat.messages.empty()) return InvalidField(field, "must not be empty");
-  if (chat.messages.size() > kMaxChatMessages) {
-    return InvalidField(field, absl::StrCat("at most ", kMaxChatMessages, " messages"));
-  }
+  RETURN_IF_ERROR(CheckMessageCount(chat.messages.size()));
   if (MessageBytes(chat) > limits.max_prompt_bytes) {
     return InvalidField(field,
                         absl::StrCat("at most ", limits.max_prompt_bytes, " bytes together"));

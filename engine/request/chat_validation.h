@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "engine/chat/chat.h"
@@ -18,6 +20,12 @@ inline constexpr size_t kMaxChatNameBytes = 256;  // of a name, and of a tool_ca
 // roles, the bytes of all their texts together (limits.max_prompt_bytes), UTF-8, the JSON of the
 // variables and their names.
 absl::Status ValidateChat(const Chat& chat, const Limits& limits);
+
+// The part of it about the number of messages, for whoever is about to make them.
+absl::Status CheckMessageCount(size_t count);
+
+// InvalidField with the first byte that is not UTF-8.
+absl::Status CheckUtf8Field(const std::string& field, std::string_view text);
 
 // Bytes of a chat's texts: contents, names and ids of its messages, and its variables.
 int64_t ChatBytes(const Chat& chat);

@@ -40,13 +40,7 @@ absl::Status ValidatePass(const Pass& pass, const EngineInfo& model, const Limit
     return InvalidField(
         "tokens", absl::StrCat("must be 1 to ", limits.max_context, " ids, not ", num_tokens));
   }
-  const auto bad = std::find_if(pass.tokens.begin(), pass.tokens.end(), [&](int32_t id) {
-    return id < 0 || id >= model.config.vocab_size;
-  });
-  if (bad != pass.tokens.end()) {
-    return OutOfRange(absl::StrCat("tokens[", bad - pass.tokens.begin(), "]"), 0,
-                      int64_t{model.config.vocab_size} - 1);
-  }
+  RETURN_IF_ERROR(CheckTokenIds("tokens", pass.tokens, model.config.vocab_size));
   if (pass.decode_from < 0 || pass.decode_from > num_tokens) {
     return OutOfRange("decode_from", 0, num_tokens);
   }

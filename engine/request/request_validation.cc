@@ -54,12 +54,6 @@ class Checker {
     if (count <= limit) return;
     Require(false, field, absl::StrCat("at most ", limit, " ", unit));
   }
-  void TokenIds(std::span<const int32_t> ids, int32_t vocab_size, const std::string& field) {
-    const auto bad = std::find_if(ids.begin(), ids.end(),
-                                  [&](int32_t id) { return id < 0 || id >= vocab_size; });
-    if (bad == ids.end()) return;
-    Range(int64_t{*bad}, 0, int64_t{vocab_size} - 1, Element(field, bad - ids.begin()));
-  }
   // What the model cannot do.
   void Precondition(bool holds, const std::string& field, const std::string& sentence) {
     if (status_.ok() && !holds) status_ = UnsupportedByModel(field, sentence);
@@ -79,9 +73,7 @@ void CheckText(std::string_view text, const Limits& limits, Checker& check) {
   check.Require(!text.empty(), "text", "must not be empty");
   check.AtMost(text.size(), static_cast<size_t>(limits.max_prompt_bytes), "text", "bytes");
   if (!check.ok()) return;
-  const auto invalid = FirstInvalidUtf8(text);
-  check.Require(!invalid, "text",
-                absl::StrCat("is not UTF-8 from byte ", invalid.value_or(0), " on"));
+  check.Set(CheckUtf8Field("text", text));
 }
 
 void CheckChat(const Chat& chat, const EngineInfo& model, const Limits& limits, Checker& check) {
@@ -110,7 +102,7 @@ void CheckPrompt(const Request& request, const EngineInfo& model, const Limits& 
   check.Require(!request.parse_special, "parse_special",
                 "is for text: token_ids are taken as they are");
   check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
-  check.TokenIds(ids, model.config.vocab_size, "token_ids.ids");
+  check.Set(CheckTokenIds("token_ids.ids", ids, model.config.vocab_size));
 }
 
 void CheckSampling(const SamplingOptions& sampling, const ModelConfig& config, Checker& check) {
@@ -150,7 +142,7 @@ void CheckStopping(const StoppingOptions& stopping, const ModelConfig& config, c
     check.AtMost(stop.size(), kMaxStopStringBytes, field, "bytes");
     check.Require(!FirstInvalidUtf8(stop), field, "is not UTF-8");
   }
-  check.TokenIds(stopping.stop_ids, config.vocab_size, "stopping.stop_token_ids");
+  check.Set(CheckTokenIds("stopping.stop_token_ids", stopping.stop_ids, config.vocab_size));
 }
 
 void CheckOutput(const OutputOptions& output, Checker& check) {
@@ -214,11 +206,18 @@ bool IsRequestId(std::string_view id) {
          std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
+absl::Status CheckRequestId(const std::string& field, std::string_view id) {
+  if (IsRequestId(id)) return absl::OkStatus();
+  return InvalidField(field,
+                      "must be 1 to 64 printable ASCII characters without spaces, since it is sent "
+                      "back as a header and stands in logs");
+}
+
 absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
                              const Limits& limits) {
   const ModelConfig& config = model.config;
   Checker check;
-  check.Require(IsRequestId(request.id), "request_id", kRequestIdRule);
+  check.Set(CheckRequestId("request_id", request.id));
   CheckPrompt(request, model, limits, check);
   CheckSampling(request.sampling, config, check);
   CheckStopping(request.stopping, config, limits, check);
@@ -244,8 +243,22 @@ absl::Status ValidateTokenIds(std::span<const int32_t> ids, const EngineInfo& mo
   Checker check;
   check.Require(!ids.empty(), "token_ids.ids", "must not be empty");
   check.AtMost(ids.size(), static_cast<size_t>(limits.max_context), "token_ids.ids", "ids");
-  if (check.ok()) check.TokenIds(ids, model.config.vocab_size, "token_ids.ids");
+  if (check.ok()) check.Set(CheckTokenIds("token_ids.ids", ids, model.config.vocab_size));
   return check.Release();
+}
+
+std::optional<size_t> FirstOutside(std::span<const int32_t> ids, int32_t vocab_size) {
+  const auto bad =
+      std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= vocab_size; });
+  if (bad == ids.end()) return std::nullopt;
+  return static_cast<size_t>(bad - ids.begin());
+}
+
+absl::Status CheckTokenIds(const std::string& field, std::span<const int32_t> ids,
+                           int32_t vocab_size) {
+  const std::optional<size_t> bad = FirstOutside(ids, vocab_size);
+  if (!bad) return absl::OkStatus();
+  return InvalidField(Element(field, *bad), absl::StrCat("must be 0 to ", vocab_size - 1));
 }
 
 absl::Status NoTextError() {

@@ -1,7 +1,9 @@
 // Checks a request against the model and the limits before any work is done for it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +33,13 @@ absl::Status ValidateText(std::string_view text, const Limits& limits);
 absl::Status ValidateTokenIds(std::span<const int32_t> ids, const EngineInfo& model,
                               const Limits& limits);
 
+// The place of the first id that the vocabulary does not have.
+std::optional<size_t> FirstOutside(std::span<const int32_t> ids, int32_t vocab_size);
+
+// The same as InvalidField of its element, as stopping.stop_token_ids[3].
+absl::Status CheckTokenIds(const std::string& field, std::span<const int32_t> ids,
+                           int32_t vocab_size);
+
 // FAILED_PRECONDITION for text that is to become tokens of a model that knows ids only.
 absl::Status NoTextError();
 
@@ -38,11 +47,9 @@ absl::Status NoTextError();
 // the engine does not read: a prompt as text, stop strings, or an answer without token ids.
 absl::Status RequireIdsOnly(const Request& request);
 
-// The one rule for ids of requests, and its sentence.
-inline constexpr char kRequestIdRule[] =
-    "must be 1 to 64 printable ASCII characters without spaces, since it is sent back as a header "
-    "and stands in logs";
+// The one rule for ids of requests, and InvalidField for one that breaks it.
 bool IsRequestId(std::string_view id);
+absl::Status CheckRequestId(const std::string& field, std::string_view id);
 
 // How many tokens a text of so many bytes, over 0, has at least.
 int64_t LeastTokens(size_t text_bytes, const EngineInfo& model);

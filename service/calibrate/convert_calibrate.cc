@@ -27,42 +27,32 @@ std::string SampleField(int i) {
   return absl::StrCat("samples[", i, "]");
 }
 
-absl::Status TooManyTokens(int64_t max_tokens) {
-  return InvalidField("samples", absl::StrCat("at most ", max_tokens, " tokens in all"));
-}
-
-absl::Status CheckIds(const std::string& field, const v1::TokenIds& ids, int32_t vocab_size) {
-  if (ids.ids().empty()) return InvalidField(field, "must not be empty");
-  const auto bad = std::find_if(ids.ids().begin(), ids.ids().end(),
-                                [&](int32_t id) { return id < 0 || id >= vocab_size; });
-  if (bad == ids.ids().end()) return absl::OkStatus();
-  return InvalidField(absl::StrCat(field, "[", bad - ids.ids().begin(), "]"),
-                      absl::StrCat("must be 0 to ", vocab_size - 1));
+absl::Status CheckSample(const v1::CalibrationSample& sample, const std::string& field,
+                         const EngineInfo& info, const Limits& limits) {
+  if (sample.has_text()) return InField(field + ".text", ValidateText(sample.text(), limits));
+  if (!sample.has_token_ids()) return InvalidField(field, "one of text and token_ids must be set");
+  const std::string ids_field = field + ".token_ids.ids";
+  const auto& ids = sample.token_ids().ids();
+  if (ids.empty()) return InvalidField(ids_field, "must not be empty");
+  return CheckTokenIds(ids_field, {ids.data(), static_cast<size_t>(ids.size())},
+                       info.config.vocab_size);
 }
 
 absl::Status CheckSamples(const v1::CalibrateRequest& message, const EngineInfo& info,
                           const Limits& limits, int64_t max_tokens) {
-  if (message.samples().empty()) return InvalidField("samples", "at least one is needed");
   if (message.samples_size() > kMaxCalibrationSamples) {
     return InvalidField("samples", absl::StrCat("at most ", kMaxCalibrationSamples));
   }
   for (int i = 0; i < message.samples_size(); ++i) {
     const v1::CalibrationSample& sample = message.samples(i);
-    absl::Status status = InvalidField(SampleField(i), "one of text and token_ids must be set");
-    if (sample.has_text()) {
-      status = InField(SampleField(i) + ".text", ValidateText(sample.text(), limits));
-    } else if (sample.has_token_ids()) {
-      status =
-          CheckIds(SampleField(i) + ".token_ids.ids", sample.token_ids(), info.config.vocab_size);
-    }
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(CheckSample(sample, SampleField(i), info, limits));
     if (sample.document().size() > kMaxDocumentNameBytes) {
       return InvalidField(SampleField(i) + ".document",
                           absl::StrCat("at most ", kMaxDocumentNameBytes, " bytes"));
     }
   }
-  if (SizesOf(message, info).least_tokens > max_tokens) return TooManyTokens(max_tokens);
-  return absl::OkStatus();
+  return CheckSampleSizes(static_cast<size_t>(message.samples_size()),
+                          SizesOf(message, info).least_tokens, max_tokens);
 }
 
 // The number of each sample's document: the place of the first sample of it.
@@ -95,12 +85,10 @@ absl::Status SetPut(const v1::CalibrateRequest& message, PutProfile& put) {
   put.stage = message.stage();
   if (message.has_expected_version()) {
     put.expected_version = message.expected_version();
-    if (*put.expected_version < 0) return InvalidField("expected_version", "must not be negative");
+    RETURN_IF_ERROR(CheckExpectedVersion(put.expected_version));
   }
   if (message.request_id().empty()) return absl::OkStatus();
-  if (!IsRequestId(message.request_id())) {
-    return InvalidField("request_id", kRequestIdRule);
-  }
+  RETURN_IF_ERROR(CheckRequestId("request_id", message.request_id()));
   ASSIGN_OR_RETURN(auto digest, PayloadDigest("Calibrate", message));
   put.request_id = message.request_id();
   put.payload_digest = std::move(digest);
@@ -168,7 +156,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TokenizeSamples(
       samples.emplace_back(sample.token_ids().ids().begin(), sample.token_ids().ids().end());
     }
     tokens += static_cast<int64_t>(samples.back().size());
-    if (tokens > max_tokens) return TooManyTokens(max_tokens);
+    RETURN_IF_ERROR(CheckSampleSizes(samples.size(), tokens, max_tokens));
   }
   return samples;
 }

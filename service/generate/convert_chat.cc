@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/base/utf8.h"
 #include "engine/request/chat_validation.h"
 
 namespace eta {
@@ -45,9 +44,7 @@ absl::Status Convert(const v1::ContentParts& in, const std::string& field, std::
     if (!part.has_text()) {
       return InvalidField(item, "must be text: this server knows no other kind of part");
     }
-    if (const auto invalid = FirstInvalidUtf8(part.text())) {
-      return InvalidField(item + ".text", absl::StrCat("is not UTF-8 from byte ", *invalid, " on"));
-    }
+    RETURN_IF_ERROR(CheckUtf8Field(item + ".text", part.text()));
     out += part.text();
   }
   return absl::OkStatus();
@@ -75,9 +72,7 @@ absl::Status Convert(const v1::ChatMessage& in, const std::string& field, ChatMe
 absl::StatusOr<Chat> ToChat(const v1::Chat& message) {
   const std::string field = "chat.messages";
   // Before anything is made of them: an empty message takes two bytes on the wire.
-  if (static_cast<size_t>(message.messages_size()) > kMaxChatMessages) {
-    return InvalidField(field, absl::StrCat("at most ", kMaxChatMessages, " messages"));
-  }
+  RETURN_IF_ERROR(CheckMessageCount(static_cast<size_t>(message.messages_size())));
   int parts = 0;
   for (const v1::ChatMessage& in : message.messages()) {
     parts += in.parts().items_size();

@@ -79,7 +79,7 @@ grpc::ServerUnaryReactor* EtaService::CancelCalibration(grpc::CallbackServerCont
        .admission = Admission::kAlways},
       [this](const Caller& caller, const v1::CancelCalibrationRequest& parsed,
              CallRecord& record) -> absl::StatusOr<v1::CancelCalibrationResponse> {
-        if (!IsRequestId(parsed.request_id())) return InvalidField("request_id", kRequestIdRule);
+        RETURN_IF_ERROR(CheckRequestId("request_id", parsed.request_id()));
         record.request_id = parsed.request_id();
         RETURN_IF_ERROR(service_.calibrations.Cancel(caller.tenant, parsed.request_id()));
         return v1::CancelCalibrationResponse();

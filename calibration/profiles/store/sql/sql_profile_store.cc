@@ -25,16 +25,11 @@ absl::Status CheckExpected(int64_t newest, std::optional<int64_t> expected) {
   return *expected == 0 ? ProfileExists() : VersionMismatch(newest);
 }
 
-absl::Status CheckExpectedField(std::optional<int64_t> expected) {
-  if (!expected || *expected >= 0) return absl::OkStatus();
-  return InvalidField("expected_version", "must not be negative");
-}
-
 // Checks all fields but the content.
 absl::Status CheckPutFields(const PutProfile& put) {
   RETURN_IF_ERROR(CheckProfileName("name", put.name));
   RETURN_IF_ERROR(CheckRequestIdentity(put.request_id, put.payload_digest));
-  return CheckExpectedField(put.expected_version);
+  return CheckExpectedVersion(put.expected_version);
 }
 
 // Reads a row of tenant, versions, bytes, versions_ever.
@@ -335,7 +330,7 @@ absl::StatusOr<std::vector<ProfileAlias>> SqlProfileStore::ListAliases(
 absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put) {
   RETURN_IF_ERROR(CheckProfileName("name", put.name));
   RETURN_IF_ERROR(CheckProfileAlias("alias", put.alias));
-  RETURN_IF_ERROR(CheckExpectedField(put.expected_version));
+  RETURN_IF_ERROR(CheckExpectedVersion(put.expected_version));
   if (put.version < 0) return InvalidField("version", "must not be negative");
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
     const absl::StatusOr<SqlEnd> end =
@@ -352,7 +347,7 @@ absl::Status SqlProfileStore::SetAlias(const Tenant& tenant, const PutAlias& put
 
 absl::Status SqlProfileStore::Promote(const Tenant& tenant, const PromoteProfile& promote) {
   RETURN_IF_ERROR(CheckProfileName("name", promote.name));
-  RETURN_IF_ERROR(CheckExpectedField(promote.expected_version));
+  RETURN_IF_ERROR(CheckExpectedVersion(promote.expected_version));
   if (promote.version < 1) return InvalidField("version", "must be at least 1");
   std::vector<int64_t> removed;
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
@@ -410,7 +405,7 @@ absl::Status SqlProfileStore::DeleteVersion(const Tenant& tenant, const std::str
 absl::Status SqlProfileStore::Delete(const Tenant& tenant, const std::string& name,
                                      std::optional<int64_t> expected_version) {
   RETURN_IF_ERROR(CheckProfileName("name", name));
-  RETURN_IF_ERROR(CheckExpectedField(expected_version));
+  RETURN_IF_ERROR(CheckExpectedVersion(expected_version));
   const std::vector<SqlValue> key = {tenant.id(), name};
   const auto body = [&](SqlSession& session) -> absl::StatusOr<SqlEnd> {
     ASSIGN_OR_RETURN(const int64_t highest, HighestVersion(session, tenant, name));
