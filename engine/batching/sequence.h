@@ -36,6 +36,7 @@ struct SequenceOptions {
   bool share_prefix = true;  // false: no keys are made, nothing is shared
 };
 
+// It is wide since queue, planner, pipeline and sampling each ask a request for a part of its own.
 class Sequence {
  public:
   Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
@@ -53,7 +54,6 @@ class Sequence {
   const ResolvedAttention& attention() const { return options_.attention; }
   EventSink& sink() const { return *options_.sink; }
   Clock::time_point deadline() const { return options_.request.deadline; }
-  Clock::time_point arrival() const { return options_.arrival; }
   Clock::time_point rank() const { return rank_; }
 
   int32_t prompt_len() const { return prompt_len_; }
@@ -97,17 +97,22 @@ class Sequence {
   // Rows [position, position + n) are in the cache; their prompt tokens' log-probabilities, if any,
   // go out with the progress report.
   void Advance(int32_t num_rows, std::vector<TokenDetail> prompt_logprobs);
-  // What its rows read; those of decode rows that were counted before a preemption are not counted
-  // again.
+  // What its decode rows read, one after the other; those that were counted before a preemption are
+  // not counted again.
   bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
-  void Count(const AttentionSums& sums) { attention_.Add(sums); }
+  void CountRow(const AttentionSums& sums) {
+    attention_.Add(sums);
+    ++counted_rows_;
+  }
   // [L], summed over its decode rows, or empty where nobody asked for them.
   std::span<LayerDensity> layers() { return layers_; }
-  void CountedRow() { ++counted_rows_; }
-  // The same of prompt rows: the first position that was not counted, and that rows before `end`
-  // now are.
+  // The same of prompt rows: the first position that was not counted, and what those from there to
+  // `end` read.
   int32_t prompt_counted() const { return prompt_counted_; }
-  void CountedPrompt(int32_t end) { prompt_counted_ = std::max(prompt_counted_, end); }
+  void CountPrompt(const AttentionSums& sums, int32_t end) {
+    attention_.Add(sums);
+    prompt_counted_ = std::max(prompt_counted_, end);
+  }
 
   // Whether a decode row has full attention for want of mass, or by the request's wish.
   bool FallsBack(int32_t position) const { return full_from_ && position >= *full_from_; }

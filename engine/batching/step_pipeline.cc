@@ -351,8 +351,7 @@ void StepPipeline::CountPrefill(Step& step) {
     if (!IsSparsePrefill(member.rows)) continue;
     Sequence& sequence = *member.sequence;
     const AttentionSums sums = step.batch.CountPrefill(member.rows, sequence.prompt_counted());
-    sequence.CountedPrompt(member.rows.position + member.rows.num_rows);
-    sequence.Count(sums);
+    sequence.CountPrompt(sums, member.rows.position + member.rows.num_rows);
     if (observer_ == nullptr || sums.prefill_rows == 0) continue;
     step.prefill_rows.push_back(
         {.request = &sequence.request(), .attention = &sequence.attention(), .sums = sums});
@@ -371,8 +370,7 @@ void StepPipeline::CountReads(Step& step) {
           sequence.FallsBack(member.rows.position + i)
               ? CountFallbackRow(step.batch.config(), step.batch.geometry(), kv_len)
               : step.batch.Count(member.rows, i, sequence.layers());
-      sequence.Count(sums);
-      sequence.CountedRow();
+      sequence.CountRow(sums);
       work.kv_bytes += sums.kv_bytes_read + sums.fallback_kv_bytes_read;
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &sequence.request(),
