@@ -1,6 +1,7 @@
 // Characters of well-formed UTF-8, one by one.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -28,6 +29,11 @@ inline char32_t Utf8At(std::string_view text, size_t at) {
   if (lead < 0xE0) return (lead & 0x1F) << 6 | (byte(1) & 0x3F);
   if (lead < 0xF0) return (lead & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
   return (lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
+}
+
+inline size_t CountCharacters(std::string_view text) {
+  return text.size() -
+         static_cast<size_t>(std::count_if(text.begin(), text.end(), IsUtf8Continuation));
 }
 
 // Where the character before `at` begins; `at` is past the first character.

@@ -5,22 +5,15 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/base/utf8_characters.h"
+
 namespace eta {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
-size_t CharacterLength(char first) {
-  const auto lead = static_cast<uint8_t>(first);
-  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-
 int32_t CodePoint(std::string_view character) {
-  const auto lead = static_cast<uint8_t>(character.front());
-  if (lead < 0x80) return lead;
-  int32_t code = lead & (0xFF >> (character.size() + 1));
-  for (const char c : character.substr(1)) code = code << 6 | (c & 0x3F);
-  return code;
+  return static_cast<int32_t>(Utf8At(character, 0));
 }
 
 // By id, from 1 on: the higher a piece's score, the lower.
@@ -72,7 +65,7 @@ PieceModel::PieceModel(PieceTable table) : table_(std::move(table)) {
       user_defined.emplace_back(piece.text, id);
     } else if (piece.type == PieceType::kNormal) {
       normal_ids.emplace(piece.text, id);
-      const bool character = CharacterLength(piece.text.front()) == piece.text.size();
+      const bool character = Utf8Length(piece.text.front()) == piece.text.size();
       if (character) characters_[CodePoint(piece.text)] = id;
     }
   }
@@ -92,13 +85,13 @@ void PieceModel::AddMerges(PairTable::Made made,
   const std::string_view text = table_.pieces[made.piece].text;
   const auto symbol = [&](std::string_view part) {
     if (const auto piece = normal_ids.find(part); piece != normal_ids.end()) return piece->second;
-    if (CharacterLength(part.front()) != part.size()) return -1;
+    if (Utf8Length(part.front()) != part.size()) return -1;
     const auto next = static_cast<int32_t>(table_.pieces.size() + characters_.size());
     return characters_.emplace(CodePoint(part), next).first->second;
   };
   size_t before = 0;  // where the character begins that ends at the cut
-  for (size_t cut = CharacterLength(text[0]); cut < text.size();) {
-    const size_t next = cut + CharacterLength(text[cut]);
+  for (size_t cut = Utf8Length(text[0]); cut < text.size();) {
+    const size_t next = cut + Utf8Length(text[cut]);
     const int32_t left = symbol(text.substr(0, cut));
     const int32_t right = symbol(text.substr(cut));
     if (left >= 0 && right >= 0) {
@@ -133,7 +126,7 @@ void PieceModel::NextPart(const Escaped& all, const std::set<int32_t>& withheld,
   part.symbols().clear();
   int32_t last = -1;  // the character before `begin`; -1: none, or a piece that is never merged
   while (begin < text.size()) {
-    const std::string_view character = text.substr(begin, CharacterLength(text[begin]));
+    const std::string_view character = text.substr(begin, Utf8Length(text[begin]));
     const int32_t code = CodePoint(character);
     if (!part.symbols().empty() && !joints_.Find(last, code)) break;
     const auto may = [&](PieceMatcher::Match match) {

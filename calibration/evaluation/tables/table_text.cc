@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "calibration/evaluation/tables/table.h"
+#include "engine/base/utf8_characters.h"
 
 namespace eta {
 namespace {
@@ -83,12 +84,6 @@ std::vector<Line> Lines(const Table& table) {
   return lines;
 }
 
-// Characters, not bytes: of UTF-8 every byte but those that go on.
-size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
 std::string Legend(const Table& table) {
   const bool paper = std::ranges::any_of(table.rows, [](const TableRow& row) {
     return std::ranges::any_of(row.cells,
@@ -112,7 +107,7 @@ std::string Wrapped(const std::string& text) {
   std::string wrapped;
   size_t width = 0;
   for (const auto word : absl::StrSplit(text, ' ')) {
-    const size_t size = Width(std::string(word));
+    const size_t size = CountCharacters(std::string(word));
     if (width > 0) wrapped += width + 1 + size > kLineWidth ? '\n' : ' ';
     width = width > 0 && width + 1 + size <= kLineWidth ? width + 1 + size : size;
     absl::StrAppend(&wrapped, word);
@@ -131,7 +126,8 @@ std::string TableText(const Table& table) {
   std::vector<size_t> widths;
   for (const Line& line : lines) {
     widths.resize(std::max(widths.size(), line.size()));
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], Width(line[i]));
+    for (size_t i = 0; i < line.size(); ++i)
+      widths[i] = std::max(widths[i], CountCharacters(line[i]));
   }
   std::string text = absl::StrCat(table.title, "\n", Wrapped(Legend(table)));
   if (!table.settings.empty()) absl::StrAppend(&text, Wrapped(SettingsText(table)));
@@ -142,7 +138,7 @@ std::string TableText(const Table& table) {
   for (const Line& line : lines) {
     std::string row;
     for (size_t i = 0; i < line.size(); ++i) {
-      const std::string room(widths[i] - Width(line[i]), ' ');
+      const std::string room(widths[i] - CountCharacters(line[i]), ' ');
       if (i > 0) row += "  ";
       row += i < table.keys.size() ? line[i] + room : room + line[i];
     }

@@ -240,7 +240,7 @@ std::optional<size_t> BpeModel::AddSymbols(std::string_view part, SymbolMerger& 
       std::string spelled(part.substr(at, unit.size));
       if (options_.byte_level) {
         spelled.clear();
-        AppendCharacter(CharacterOfByte(static_cast<uint8_t>(unit.code)), spelled);
+        AppendUtf8(CharacterOfByte(static_cast<uint8_t>(unit.code)), spelled);
       }
       if (!AddBytes(spelled, merger)) {
         if (unk_id_ < 0) return at;

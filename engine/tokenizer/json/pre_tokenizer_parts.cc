@@ -105,9 +105,7 @@ absl::StatusOr<MetaspaceFields> ReadMetaspace(PartFields& fields) {
   ASSIGN_OR_RETURN(metaspace.scheme, ReadScheme(fields, add_prefix_space));
   metaspace.split = fields.BooleanOr("split", true);
   if (fields.Has("str_rep")) fields.Text("str_rep");  // the replacement again, in older files
-  const std::string& replacement = metaspace.replacement;
-  if (fields.status().ok() &&
-      (replacement.empty() || CharacterAt(replacement, 0).size != replacement.size())) {
+  if (fields.status().ok() && !IsCharacter(metaspace.replacement)) {
     fields.Fail("replacement", "must be one character");
   }
   if (!fields.status().ok()) return fields.status();

@@ -143,7 +143,7 @@ absl::StatusOr<StepPtr> MakeStrip(const Part& part, PartFields& fields, const Pr
   const int64_t start = fields.Integer("start", 0, kMaxStrip);
   const int64_t stop = fields.Integer("stop", 0, kMaxStrip);
   RETURN_IF_ERROR(fields.status());
-  if (content.empty() || CharacterAt(content, 0).size != content.size()) {
+  if (!IsCharacter(content)) {
     fields.Fail("content", "must be one character");
     return fields.status();
   }

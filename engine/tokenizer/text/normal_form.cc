@@ -55,7 +55,7 @@ class Cluster {
     }
     written_.clear();
     for (size_t i = 0; i < count; ++i) {
-      AppendCharacter(static_cast<char32_t>(codes_[i]), written_);
+      AppendUtf8(static_cast<char32_t>(codes_[i]), written_);
     }
     if (text_.substr(rewrite_.at(), size_) == written_) {
       rewrite_.Keep(size_);

@@ -48,7 +48,7 @@ std::string Literal(char32_t code) {
                      (code >= 'a' && code <= 'z');
   if (!plain) return absl::StrFormat("\\x{%X}", static_cast<uint32_t>(code));
   std::string text;
-  AppendCharacter(code, text);
+  AppendUtf8(code, text);
   return text;
 }
 
@@ -240,7 +240,7 @@ bool Translation::Options() {
       return true;
     } else {
       std::string name = "(?";
-      AppendCharacter(code, name);
+      AppendUtf8(code, name);
       return Unknown(Quoted(name));
     }
   }
@@ -400,7 +400,7 @@ bool Translation::ReadEscape(Element& element) {
                                (code >= 'a' && code <= 'z') || code >= 0x80;
   if (known_by_letter) {
     std::string name = "\\";
-    AppendCharacter(code, name);
+    AppendUtf8(code, name);
     return Unknown(Quoted(name));
   }
   element.literal = code;

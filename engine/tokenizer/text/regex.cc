@@ -153,7 +153,7 @@ std::optional<ByteRange> RegexRun::Find(const Regex& regex, std::string_view tex
     }
     if (last == text.size()) return std::nullopt;
     from = last + 1;
-    while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
+    while (from < text.size() && IsUtf8Continuation(text[from])) ++from;
   }
   return std::nullopt;
 }

@@ -71,31 +71,6 @@ CharacterClass ClassOf(char32_t code) {
 
 }  // namespace
 
-Character LastCharacter(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
-  return CharacterAt(text, at);
-}
-
-void AppendCharacter(char32_t code, std::string& text) {
-  const auto put = [&text](char32_t byte) { text += static_cast<char>(byte); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | code >> 6);
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | code >> 12);
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3F));
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
-}
-
 const CharacterClasses& CharacterClasses::Get() {
   static const CharacterClasses classes;
   return classes;
@@ -123,7 +98,7 @@ void AppendLowercase(char32_t code, std::string& text) {
     return;
   }
   const utf8proc_int32_t lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(code));
-  AppendCharacter(static_cast<char32_t>(lower), text);
+  AppendUtf8(static_cast<char32_t>(lower), text);
 }
 
 }  // namespace eta

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/utf8_characters.h"
+
 namespace eta {
 
 struct Character {
@@ -17,20 +19,16 @@ struct Character {
 
 // REQUIRES: text is well-formed UTF-8 and a character begins at `at`.
 inline Character CharacterAt(std::string_view text, size_t at) {
-  const auto lead = static_cast<uint8_t>(text[at]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t size = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  char32_t code = lead & (0xFF >> (size + 1));
-  for (size_t i = 1; i < size; ++i) code = code << 6 | (static_cast<uint8_t>(text[at + i]) & 0x3F);
-  return {code, size};
+  return {Utf8At(text, at), Utf8Length(text[at])};
 }
 // One character, and no more.
 inline bool IsCharacter(std::string_view text) {
-  return !text.empty() && CharacterAt(text, 0).size == text.size();
+  return !text.empty() && Utf8Length(text.front()) == text.size();
 }
 // The last character of text, which is not empty.
-Character LastCharacter(std::string_view text);
-void AppendCharacter(char32_t code, std::string& text);
+inline Character LastCharacter(std::string_view text) {
+  return CharacterAt(text, Utf8Before(text, text.size()));
+}
 
 // Classes of characters, as bits.
 using CharacterClass = uint16_t;

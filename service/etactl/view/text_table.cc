@@ -2,19 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/base/utf8_characters.h"
 #include "service/etactl/view/terminal.h"
 
 namespace eta {
-namespace {
-
-// The number of UTF-8 characters: bytes that do not continue one.
-size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
-}
-
-}  // namespace
 
 std::string TextTable(const std::vector<Align>& columns,
                       const std::vector<std::vector<std::string>>& rows) {
@@ -25,14 +16,14 @@ std::string TextTable(const std::vector<Align>& columns,
       row[i] = WithoutControls(row[i]);
       std::replace(row[i].begin(), row[i].end(), '\n', ' ');
       std::replace(row[i].begin(), row[i].end(), '\t', ' ');
-      widths[i] = std::max(widths[i], Width(row[i]));
+      widths[i] = std::max(widths[i], CountCharacters(row[i]));
     }
   }
   std::string table;
   for (const auto& row : cells) {
     std::string line;
     for (size_t i = 0; i < columns.size(); ++i) {
-      const std::string blanks(widths[i] - Width(row[i]), ' ');
+      const std::string blanks(widths[i] - CountCharacters(row[i]), ' ');
       if (i > 0) line += "  ";
       line += columns[i] == Align::kRight ? blanks + row[i] : row[i] + blanks;
     }

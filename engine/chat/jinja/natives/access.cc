@@ -167,11 +167,6 @@ absl::StatusOr<Span> SpanOf(int64_t length, const Value& start, const Value& sto
   return Span{std::max<int64_t>(at(start, 0), 0), std::max<int64_t>(at(stop, length), 0)};
 }
 
-size_t CountCharacters(std::string_view text) {
-  return text.size() -
-         static_cast<size_t>(std::count_if(text.begin(), text.end(), IsUtf8Continuation));
-}
-
 size_t ByteOfCharacter(std::string_view text, size_t index) {
   size_t at = 0;
   for (; index > 0 && at < text.size(); --index) at += Utf8Length(text[at]);

@@ -109,7 +109,7 @@ TEST(BpeModel, BytesThatStandForCharacters) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) {
     std::string spelled;
-    AppendCharacter(CharacterOfByte(static_cast<uint8_t>(byte)), spelled);
+    AppendUtf8(CharacterOfByte(static_cast<uint8_t>(byte)), spelled);
     tokens.push_back(spelled);
   }
   tokens.push_back(tokens[' '] + "a");

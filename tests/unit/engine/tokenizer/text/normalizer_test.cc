@@ -125,7 +125,7 @@ TEST(Unicode, CharactersAreReadAndWritten) {
   for (const char32_t code :
        {U'\0', U'a', U'\x7F', U'\x80', U'\x7FF', U'\x800', U'\xFFFD', U'\x10000', U'\x10FFFF'}) {
     std::string text = "x";
-    AppendCharacter(code, text);
+    AppendUtf8(code, text);
     EXPECT_EQ(CharacterAt(text, 1).code, code);
     EXPECT_EQ(CharacterAt(text, 1).size, text.size() - 1);
     EXPECT_EQ(LastCharacter(text).code, code);

@@ -66,7 +66,7 @@ std::string RandomText(std::mt19937& random) {
       // Characters that are newer than PCRE2's Unicode have no class there.
       const auto regex = Regex::Compile(R"(\p{Cn})");
       std::string one;
-      AppendCharacter(code, one);
+      AppendUtf8(code, one);
       RegexRun run(one.size());
       if (!run.Find(*regex, one, 0)) text += one;
     } else {
