@@ -36,18 +36,16 @@ const LoadedProfile* ProfileOf(const AccountSeries& account,
   return found == profiles.end() ? nullptr : &*found;
 }
 
-void Fill(const DensitySums& sums, v1::RecentAttention& out) {
+void Fill(const RecentSums& sums, v1::RecentAttention& out) {
   out.set_shadow_row_layers(sums.shadow_row_layers);
   if (sums.shadow_row_layers > 0) {
-    const auto measured = static_cast<double>(sums.shadow_row_layers);
-    out.set_mass_kept(sums.mass_kept / measured);
-    out.set_output_error(sums.output_error / measured);
+    out.set_mass_kept(sums.mass_kept());
+    out.set_output_error(sums.output_error());
   }
-  const auto rows = static_cast<double>(sums.decode_rows);
   out.set_decode_steps(sums.decode_rows);
-  out.set_head_density(sums.head_density / rows);
-  out.set_union_density(sums.union_density / rows);
-  out.set_context(static_cast<double>(sums.context) / rows);
+  out.set_head_density(sums.head_density());
+  out.set_union_density(sums.union_density());
+  out.set_context(static_cast<double>(sums.context) / static_cast<double>(sums.decode_rows));
 }
 
 void FillRecent(const RecentAttention& recent, v1::AttentionSeries& out) {

@@ -8,26 +8,28 @@
 #include <cstdint>
 
 #include "engine/base/clock.h"
+#include "engine/request/attention_sums.h"
 
 namespace eta {
 
-// Sums over decode rows: divided by their number they are means.
-struct DensitySums {
-  int64_t decode_rows = 0;
-  double head_density = 0.0;
-  double union_density = 0.0;
-  int64_t context = 0;  // T
-  // Over row-layers that were measured against full attention:
-  int64_t shadow_row_layers = 0;
-  double mass_kept = 0.0;
-  double output_error = 0.0;
+// Of decode rows, and of row-layers that were measured.
+struct RecentSums : AttentionSums {
+  int64_t context = 0;  // T, over the rows
 
-  void Add(const DensitySums& other);
+  void Add(const RecentSums& other) {
+    AttentionSums::Add(other);
+    context += other.context;
+  }
 };
 
 struct RecentAttention {
-  DensitySums all;
-  DensitySums like_measured;  // those of them at contexts at which the profile was measured
+  RecentSums all;
+  RecentSums like_measured;  // those of them at contexts at which the profile was measured
+
+  void Add(const RecentAttention& other) {
+    all.Add(other.all);
+    like_measured.Add(other.like_measured);
+  }
 };
 
 class AttentionWindow {
@@ -36,7 +38,7 @@ class AttentionWindow {
   static constexpr std::chrono::seconds kSlot{30};
   static constexpr size_t kSlots = 20;
 
-  void Add(const DensitySums& row, bool like_measured, Clock::time_point now);
+  void Add(const RecentSums& row, bool like_measured, Clock::time_point now);
   void Add(const AttentionWindow& other);
   RecentAttention Sum(Clock::time_point now) const;
 

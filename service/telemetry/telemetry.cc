@@ -122,10 +122,7 @@ void Telemetry::CountDecodeRows(const StepReport& report, Clock::time_point now)
     account.series.attention.Add(row.sums);
     if (row.fallback()) continue;
     step_rows_.push_back({.report = &row, .totals = &account.heads});
-    account.window.Add({.decode_rows = 1,
-                        .head_density = row.sums.head_density_sum,
-                        .union_density = row.sums.union_density_sum,
-                        .context = row.kv_len},
+    account.window.Add({row.sums, row.kv_len},
                        profile != nullptr && profile->MeasuredAt(row.kv_len), now);
   }
   HeadTotals::Add(report, step_rows_);
@@ -142,10 +139,10 @@ void Telemetry::CountShadow(const StepReport& report, Clock::time_point now) {
   for (const ShadowReport& row : report.shadow) {
     const ThresholdProfile* const profile = row.attention->profile.get();
     Account& account = AccountOf(*row.request, row.attention->mode, profile, now);
-    account.series.attention.Add(CountShadowRow(row.mass, row.error));
+    const AttentionSums sums = CountShadowRow(row.mass, row.error);
+    account.series.attention.Add(sums);
     account.series.mass_kept.Observe(row.mass);
-    account.window.Add({.shadow_row_layers = 1, .mass_kept = row.mass, .output_error = row.error},
-                       profile != nullptr && profile->MeasuredAt(row.kv_len), now);
+    account.window.Add({sums}, profile != nullptr && profile->MeasuredAt(row.kv_len), now);
   }
 }
 

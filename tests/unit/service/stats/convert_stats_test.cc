@@ -232,13 +232,12 @@ AccountSeries VersionOf(const std::string& profile, int64_t version, double unio
   AccountSeries series = SeriesOf(AttentionMode::kProfile, profile, 4);
   series.tenant = LabelOf("default");
   series.version = version;
-  series.recent.like_measured = {.decode_rows = 2,
-                                 .head_density = union_density,
-                                 .union_density = 2 * union_density,
-                                 .context = 3000};
+  series.recent.like_measured = {
+      {.decode_rows = 2, .head_density_sum = union_density, .union_density_sum = 2 * union_density},
+      3000};
   series.recent.all = series.recent.like_measured;
   series.recent.all.Add(
-      {.decode_rows = 2, .head_density = 0.2, .union_density = 0.4, .context = 21000});
+      {{.decode_rows = 2, .head_density_sum = 0.2, .union_density_sum = 0.4}, 21000});
   return series;
 }
 
@@ -267,7 +266,7 @@ TEST(ConvertStats, QualityStandsBesideWhatCalibrationPromised) {
   measured.attention.mass_kept_sum = 3.6;
   measured.attention.output_error_sum = 0.8;
   measured.recent.all.shadow_row_layers = 2;
-  measured.recent.all.mass_kept = 1.6;
+  measured.recent.all.mass_kept_sum = 1.6;
   measured.fallbacks = 3;
   measured.attention.fallback_rows = 9;
   measured.attention.fallback_kv_bytes_read = 900;

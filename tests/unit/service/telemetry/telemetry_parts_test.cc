@@ -91,7 +91,7 @@ TEST(LabelNames, WithoutRoomAllAreOther) {
 
 TEST(AttentionWindow, RowsAreForgottenAfterTenMinutes) {
   AttentionWindow window;
-  const DensitySums row{.decode_rows = 1, .head_density = 0.25, .union_density = 0.5, .context = 7};
+  const RecentSums row{{.decode_rows = 1, .head_density_sum = 0.25, .union_density_sum = 0.5}, 7};
   window.Add(row, /*like_measured=*/true, kNow);
   window.Add(row, /*like_measured=*/false, kNow + seconds(30));
   EXPECT_EQ(window.Sum(kNow + seconds(599)).all.decode_rows, 2);
@@ -102,13 +102,13 @@ TEST(AttentionWindow, RowsAreForgottenAfterTenMinutes) {
   EXPECT_EQ(window.Sum(kNow + seconds(630)).all.decode_rows, 0);
   window.Add(row, /*like_measured=*/true, kNow + seconds(600));  // in the place of the first
   EXPECT_EQ(window.Sum(kNow + seconds(600)).all.decode_rows, 2);
-  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.head_density, 0.5);
-  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.union_density, 1.0);
+  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.head_density_sum, 0.5);
+  EXPECT_DOUBLE_EQ(window.Sum(kNow + seconds(600)).all.union_density_sum, 1.0);
 }
 
 TEST(AttentionWindow, OneAddedToAnotherHoldsWhatIsRecentOfBoth) {
   AttentionWindow old, recent, both;
-  const DensitySums row{.decode_rows = 1, .head_density = 0.5, .union_density = 1.0, .context = 3};
+  const RecentSums row{{.decode_rows = 1, .head_density_sum = 0.5, .union_density_sum = 1.0}, 3};
   old.Add(row, /*like_measured=*/false, kNow);
   old.Add(row, /*like_measured=*/false, kNow + seconds(45));
   recent.Add(row, /*like_measured=*/true, kNow + seconds(45));

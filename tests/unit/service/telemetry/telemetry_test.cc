@@ -501,14 +501,14 @@ TEST_F(LabelFoldTest, RecentDensitiesAreEachVersionsOwnAndOfTheLastTenMinutes) {
   Decode(old_request, old_version, 100, 50, 80);
   Decode(new_request, new_version, 200, 20, 30);
   EXPECT_EQ(Recent(1).all.decode_rows, 1);
-  EXPECT_DOUBLE_EQ(Recent(1).all.head_density, 0.5);
-  EXPECT_DOUBLE_EQ(Recent(1).all.union_density, 0.8);
-  EXPECT_DOUBLE_EQ(Recent(2).all.head_density, 0.1);
+  EXPECT_DOUBLE_EQ(Recent(1).all.head_density_sum, 0.5);
+  EXPECT_DOUBLE_EQ(Recent(1).all.union_density_sum, 0.8);
+  EXPECT_DOUBLE_EQ(Recent(2).all.head_density_sum, 0.1);
   EXPECT_EQ(Recent(2).all.context, 200);
   now_ += std::chrono::minutes(10);
   Decode(old_request, old_version, 100, 25, 40);
   EXPECT_EQ(Recent(1).all.decode_rows, 1) << "the first row was longer ago";
-  EXPECT_DOUBLE_EQ(Recent(1).all.union_density, 0.4);
+  EXPECT_DOUBLE_EQ(Recent(1).all.union_density_sum, 0.4);
   EXPECT_EQ(Recent(2).all.decode_rows, 0);
   for (const AccountSeries& account : folding_.Snapshot().accounts) {
     EXPECT_EQ(account.attention.decode_rows, 3 - account.version) << "of all times";
@@ -824,7 +824,7 @@ TEST(TelemetryQuality, CountsWhatWasMeasuredByVersionAndTenant) {
   EXPECT_NEAR(account.attention.output_error_sum, 0.4, 1e-6);
   EXPECT_EQ(account.mass_kept.count(), 2);
   EXPECT_EQ(account.recent.all.shadow_row_layers, 2);
-  EXPECT_NEAR(account.recent.all.mass_kept, 1.6, 1e-6);
+  EXPECT_NEAR(account.recent.all.mass_kept_sum, 1.6, 1e-6);
   EXPECT_EQ(account.fallbacks, 2);
   EXPECT_EQ(account.attention.fallback_rows, 1);
   EXPECT_EQ(account.attention.decode_rows, 0);
