@@ -66,10 +66,6 @@ HeldOutScore MeanOf(std::span<const HeldOutScore> scores) {
   return mean;
 }
 
-int32_t Hits(const NeedleScore& score) {
-  return static_cast<int32_t>(std::ranges::count(score.hits, true));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HeldOut>> HeldOut::Create(const HeldOutOptions& options,
@@ -135,8 +131,8 @@ absl::StatusOr<HeldOutResult> HeldOut::Measure(
       EvaluateNeedles(OnlyRunner(*runner), needles_, attentions,
                       {.special_ids = tokenizer_.special_ids(), .progress = progress}));
   result.needles = static_cast<int32_t>(needles_.size());
-  result.full_hits = Hits(needles.front());
-  result.sparse_hits = result.sparse ? Hits(needles.back()) : 0;
+  result.full_hits = static_cast<int32_t>(needles.front().found());
+  result.sparse_hits = result.sparse ? static_cast<int32_t>(needles.back().found()) : 0;
   return result;
 }
 

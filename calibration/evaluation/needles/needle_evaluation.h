@@ -1,6 +1,7 @@
 // Measures what a model retrieves under several ways of attending: hits over the same windows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -47,6 +48,8 @@ struct NeedleScore {
   // are none.
   NeedleDensities routine;
   NeedleDensities query;
+
+  int64_t found() const { return std::ranges::count(hits, true); }
 };
 
 // One score per attention, in order. The answer is teacher-forced. Errors of `runners`.

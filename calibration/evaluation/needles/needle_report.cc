@@ -12,10 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int64_t Hits(const NeedleScore& score) {
-  return std::count(score.hits.begin(), score.hits.end(), true);
-}
-
 }  // namespace
 
 std::string NeedlesTable(const ComparisonFlags& flags, const AttentionComparison& comparison,
@@ -40,7 +36,7 @@ std::string NeedlesTable(const ComparisonFlags& flags, const AttentionComparison
     std::string signs;
     for (const bool hit : scores[i].hits) signs += hit ? '+' : '-';
     absl::StrAppendFormat(&table, "%-*s  %8s  %6.3f  %6.4f  %s\n", name_width, attentions[i].name,
-                          absl::StrCat(Hits(scores[i]), " of ", windows.size()),
+                          absl::StrCat(scores[i].found(), " of ", windows.size()),
                           scores[i].answer_loss, scores[i].union_density, signs);
   }
   return table;
@@ -62,7 +58,7 @@ std::string NeedlesJson(const ComparisonFlags& flags, const AttentionComparison&
   json["results"] = Json::array();
   for (size_t i = 0; i < scores.size(); ++i) {
     json["results"].push_back({{"attention", comparison.attentions()[i].name},
-                               {"hits", Hits(scores[i])},
+                               {"hits", scores[i].found()},
                                {"hit", scores[i].hits},
                                {"answer_loss", scores[i].answer_loss},
                                {"union_density", scores[i].union_density}});

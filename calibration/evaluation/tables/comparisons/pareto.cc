@@ -187,8 +187,7 @@ class Pareto {
         EvaluateNeedles(
             needle_arms_.runners().Source(), windows, std::span(&attention, 1),
             {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()}));
-    const auto& hits = scores.front().hits;
-    return ShareCell(std::ranges::count(hits, true), static_cast<int64_t>(hits.size()));
+    return ShareCell(scores.front().found(), std::ssize(windows));
   }
 
   static TableRow Row(const Point& point, const AttentionScore& score, const MissCounts& misses,

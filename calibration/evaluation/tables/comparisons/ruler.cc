@@ -147,7 +147,7 @@ class Ruler {
         row.cells.push_back(WithPaper(ShareCell(std::count(first, first + trials_, true), trials_),
                                       paper >= 0.0 ? std::optional(paper) : std::nullopt));
       }
-      const int64_t found = std::ranges::count(score.hits, true);
+      const int64_t found = score.found();
       hits_[i] += found;
       const TableCell mean = ShareCell(found, int64_t{trials_} * kRetrievalKinds);
       row.cells.push_back(mean);
