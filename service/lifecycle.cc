@@ -69,12 +69,12 @@ int Lifecycle::BadStart(const absl::Status& why) {
 }
 
 absl::Status Lifecycle::CheckFlags() {
-  absl::Status status = OfFlag("--system_call_filter", filtered_.status());
-  if (status.ok()) status = ReadSecrets(flags_);
-  if (status.ok()) status = ReadChatTemplate(flags_);
-  if (status.ok()) status = Server::Check(flags_.server, flags_.engine.limits);
-  if (status.ok()) LogInsecureChoices(flags_, *filtered_, failpoints_ != nullptr, *log_);
-  return status;
+  RETURN_IF_ERROR(OfFlag("--system_call_filter", filtered_.status()));
+  RETURN_IF_ERROR(ReadSecrets(flags_));
+  RETURN_IF_ERROR(ReadChatTemplate(flags_));
+  RETURN_IF_ERROR(Server::Check(flags_.server, flags_.engine.limits));
+  LogInsecureChoices(flags_, *filtered_, failpoints_ != nullptr, *log_);
+  return absl::OkStatus();
 }
 
 absl::Status Lifecycle::OpenLimits() {

@@ -79,25 +79,24 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method, Cost cost) {
-    auto caller = Admit(*context_, service_, method.needed, track_.record(), method.admission);
-    if (!caller.ok()) return caller.status();
+    ASSIGN_OR_RETURN(auto caller,
+                     Admit(*context_, service_, method.needed, track_.record(), method.admission));
     if (method.admission != Admission::kAlways) {
-      ASSIGN_OR_RETURN(lease_, service_.ledger.Enter(caller->tenant));
+      ASSIGN_OR_RETURN(lease_, service_.ledger.Enter(caller.tenant));
     }
     if (method.of_store && service_.store == nullptr) return NoStore();
-    auto request = ParseMessage<Request>(message, method.max_bytes);
-    if (!request.ok()) return request.status();
+    ASSIGN_OR_RETURN(auto request, ParseMessage<Request>(message, method.max_bytes));
     if (cost != nullptr) {
-      const int64_t tokens = cost(*request);
+      const int64_t tokens = cost(request);
       RETURN_IF_ERROR(lease_.Charge(tokens));
       lease_.Use(tokens);
     }
     if (!method.of_store && !method.of_text) {
-      Run(*caller, *request);
+      Run(caller, request);
       return absl::OkStatus();
     }
-    const TaskOwner owner = OwnerOf(*caller);
-    const auto run = [this, caller = *std::move(caller), request = *std::move(request)] {
+    const TaskOwner owner = OwnerOf(caller);
+    const auto run = [this, caller = std::move(caller), request = std::move(request)] {
       Run(caller, request);
     };
     if (method.of_text) {

@@ -204,20 +204,17 @@ absl::StatusOr<IdentityFile> ParseIdentityFile(std::string_view text) {
   const Json& object = tree.root();
   IdentityFile file;
   JsonFields fields(object, "");
-  absl::Status status = ForEachEntry(
+  RETURN_IF_ERROR(ForEachEntry(
       object, fields, "api_keys",
-      [&](const Json& entry, JsonFields& of_entry) { return ReadApiKey(entry, of_entry, file); });
-  if (!status.ok()) return status;
+      [&](const Json& entry, JsonFields& of_entry) { return ReadApiKey(entry, of_entry, file); }));
   size_t index = 0;
-  status = ForEachEntry(object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
+  RETURN_IF_ERROR(ForEachEntry(object, fields, "jwt", [&](const Json& entry, JsonFields& of_entry) {
     return ReadIssuer(entry, of_entry, Place("jwt", index++), file);
-  });
-  if (!status.ok()) return status;
-  status = ForEachEntry(object, fields, "peers", [&](const Json& entry, JsonFields& of_entry) {
-    return ReadPeer(entry, of_entry, file);
-  });
-  if (!status.ok()) return status;
-  if (status = fields.Finish(); !status.ok()) return status;
+  }));
+  RETURN_IF_ERROR(ForEachEntry(
+      object, fields, "peers",
+      [&](const Json& entry, JsonFields& of_entry) { return ReadPeer(entry, of_entry, file); }));
+  RETURN_IF_ERROR(fields.Finish());
   if (file.api_keys.empty() && file.issuers.empty() && file.peers.empty()) {
     return absl::InvalidArgumentError("names nobody who may call");
   }

@@ -131,14 +131,13 @@ class KernelRun {
       : case_(kernel_case), backend_(backend), geometry_(kernel_case.geometry) {}
 
   absl::StatusOr<KernelResult> Run() {
-    absl::Status status = Reserve();
-    for (int32_t position = 0; status.ok() && position < case_.num_tokens - 1;) {
+    RETURN_IF_ERROR(Reserve());
+    for (int32_t position = 0; position < case_.num_tokens - 1;) {
       const int32_t rows = std::min(kAppendRows, case_.num_tokens - 1 - position);
-      status = AppendPrompt(position, rows);
+      RETURN_IF_ERROR(AppendPrompt(position, rows));
       position += rows;
     }
-    if (status.ok()) status = Decode();
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(Decode());
     return Collect();
   }
 
@@ -160,16 +159,15 @@ class KernelRun {
   }
 
   absl::Status Reserve() {
-    const absl::StatusOr<KvLayout> layout = backend_.Layout(geometry_);
-    if (!layout.ok()) return layout.status();
+    ASSIGN_OR_RETURN(const KvLayout layout, backend_.Layout(geometry_));
     const int32_t blocks = (case_.num_tokens - 1) / geometry_.block_size + 1;
     // The block table is reversed and block 0 is unused, so a backend that ignores the table fails.
     for (int32_t i = 0; i < blocks; ++i) block_table_.push_back(blocks - i);
     const auto pool = static_cast<size_t>(blocks) + 1;
     const int64_t kv_cols = int64_t{geometry_.num_kv_heads} * geometry_.head_dim;
     absl::Status status;
-    kv_.tiles = Allocate(pool * layout->tile_bytes, status);
-    kv_.records = Allocate(pool * layout->record_bytes, status);
+    kv_.tiles = Allocate(pool * layout.tile_bytes, status);
+    kv_.records = Allocate(pool * layout.record_bytes, status);
     if (!case_.metric.empty()) {
       const size_t bytes = case_.metric.size() * sizeof(float);
       std::byte* metric = Allocate(bytes, status);
@@ -305,16 +303,14 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
   ASSIGN_OR_RETURN(const SafetensorsFile file, OpenCase(path));
   const CaseMetadata& metadata = file.metadata();
   KernelCase out;
-  absl::Status status = BlockFields(metadata, out.geometry);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(BlockFields(metadata, out.geometry));
   ASSIGN_OR_RETURN(const ResolvedAttention attention, AttentionFields(metadata));
   ASSIGN_OR_RETURN(const size_t gate, ChoiceField(metadata, "gate", {"none", "silu"}));
   ASSIGN_OR_RETURN(const float beta, RealField(metadata, "beta", 0.0f, 1000.0f));
   ASSIGN_OR_RETURN(
       const size_t dtype,
       ChoiceField(metadata, "kv_dtype", {"float32", "float16", "bfloat16", "float8_e4m3"}));
-  status = ReadIndex(metadata, out.geometry);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadIndex(metadata, out.geometry));
   out.attention = attention.options;
   out.gate = gate == 1 ? Gate::kSilu : Gate::kNone;
   out.beta = beta;
@@ -327,10 +323,9 @@ absl::StatusOr<KernelCase> ReadKernelCase(const std::string& path) {
       (out.gate != Gate::kNone || out.geometry.index != IndexKind::kOutlier)) {
     return InvalidField("thresholds", "must be given, but for gate none and index outlier");
   }
-  status = ReadShapes(file, out);
-  if (status.ok()) status = ReadTensors(file, out);
-  if (status.ok()) status = ReadOptionalTensors(file, out);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ReadShapes(file, out));
+  RETURN_IF_ERROR(ReadTensors(file, out));
+  RETURN_IF_ERROR(ReadOptionalTensors(file, out));
   return out;
 }
 

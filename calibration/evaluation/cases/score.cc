@@ -66,30 +66,28 @@ class ScoreRun {
     result_.thresholds.resize(layers_ * query_heads_ * rows_);
     result_.tokens_attended.resize(layers_ * query_heads_ * rows_);
     result_.tokens_read.resize(layers_ * kv_heads_ * rows_);
-    absl::Status status = runner_.Begin(
+    RETURN_IF_ERROR(runner_.Begin(
         {.attention = case_.attention,
          .frozen_thresholds = case_.thresholds,
          .tempered_ids = case_.temper_special ? special_ids_ : std::span<const int32_t>(),
-         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(case_.tokens.size()))});
-    if (status.ok()) status = Prompt();
-    for (size_t row = 1; status.ok() && row < rows_; ++row) {
+         .rope_theta = RopeTheta(runner_.config(), static_cast<int64_t>(case_.tokens.size()))}));
+    RETURN_IF_ERROR(Prompt());
+    for (size_t row = 1; row < rows_; ++row) {
       const auto position = static_cast<size_t>(case_.prompt_tokens) + row - 1;
-      status = Step(position, 1, RowKind::kDecode, row);
+      RETURN_IF_ERROR(Step(position, 1, RowKind::kDecode, row));
     }
-    if (!status.ok()) return status;
     return std::move(result_);
   }
 
  private:
   absl::Status Prompt() {
     const auto prompt = static_cast<size_t>(case_.prompt_tokens);
-    absl::Status status;
-    for (size_t begin = 0; status.ok() && begin < prompt;) {
+    for (size_t begin = 0; begin < prompt;) {
       const size_t count = std::min(static_cast<size_t>(runner_.max_rows()), prompt - begin);
-      status = Step(begin, count, RowKind::kPrefill, 0);
+      RETURN_IF_ERROR(Step(begin, count, RowKind::kPrefill, 0));
       begin += count;
     }
-    return status;
+    return absl::OkStatus();
   }
 
   // Feeds `count` tokens. The last of them fills row `row` of the result.
