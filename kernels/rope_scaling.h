@@ -1,6 +1,7 @@
 // How RoPE is stretched for contexts beyond those that a model was first trained on.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace eta {
@@ -49,6 +50,12 @@ struct RopeScaling {
     if (kept >= 1.0) return frequency;
     return kept <= 0.0 ? frequency / factor : frequency * (kept + (1.0 - kept) / factor);
   }
+
+  // The scaled frequency of pair i of heads of d elements: unscaled it is theta^(-2i/d) / 2 pi.
+  double Turns(double theta, int32_t head_dim, int32_t pair) const {
+    return Scaled(std::pow(theta, -2.0 * pair / head_dim) / kTurn, pair);
+  }
+  static constexpr double kTurn = 6.283185307179586;
 
   bool operator==(const RopeScaling&) const = default;
 };

@@ -24,8 +24,7 @@ double AttentionFactor(const YarnOptions& options) {
 RopeScaling YarnScaling(const YarnOptions& options, int32_t head_dim, double rope_theta) {
   // The pair, with a fraction, that turns so many times in the original context.
   const auto pair_of = [&](double turns) {
-    constexpr double kTurn = 6.283185307179586;
-    return head_dim * std::log(options.original_context / (turns * kTurn)) /
+    return head_dim * std::log(options.original_context / (turns * RopeScaling::kTurn)) /
            (2.0 * std::log(rope_theta));
   };
   double begin = pair_of(options.beta_fast);

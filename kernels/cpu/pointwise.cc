@@ -36,7 +36,7 @@ void ForRowRanges(Workers& workers, int64_t rows,
   });
 }
 
-// Turns per token of each coordinate pair, theta^(-2i/d) / 2 pi scaled, padded to whole vectors.
+// RopeScaling::Turns of each coordinate pair, padded to whole vectors.
 struct Frequencies {
   float theta = 0.0f;
   int32_t head_dim = 0;
@@ -46,7 +46,6 @@ struct Frequencies {
   void Prepare(float new_theta, int32_t new_head_dim, const RopeScaling& new_scaling) {
     if (theta == new_theta && head_dim == new_head_dim && scaling == new_scaling) return;
     constexpr int32_t kWidest = 16;
-    constexpr double kTurn = 6.283185307179586;
     const int32_t half = new_head_dim / 2;
     // This comes first: if there is no memory for it, nothing has changed.
     turns.assign(static_cast<size_t>((half + kWidest - 1) / kWidest * kWidest), 0.0);
@@ -54,8 +53,7 @@ struct Frequencies {
     head_dim = new_head_dim;
     scaling = new_scaling;
     for (int32_t i = 0; i < half; ++i) {
-      turns[static_cast<size_t>(i)] =
-          scaling.Scaled(std::pow(static_cast<double>(theta), -2.0 * i / head_dim) / kTurn, i);
+      turns[static_cast<size_t>(i)] = scaling.Turns(theta, head_dim, i);
     }
   }
 };

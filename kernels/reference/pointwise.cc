@@ -53,12 +53,10 @@ namespace {
 
 // Rotates every head of one row by its position's angles.
 void Rotate(const TensorView& x, const Row& row, int32_t head_dim, const RopeScaling& scaling) {
-  constexpr double kTurn = 6.283185307179586;
   const int32_t half = head_dim / 2;
   for (int32_t i = 0; i < half; ++i) {
-    const double turns =
-        std::pow(static_cast<double>(row.sequence.rope_theta), -2.0 * i / head_dim) / kTurn;
-    const double angle = row.position * (kTurn * scaling.Scaled(turns, i));
+    const double turns = scaling.Turns(row.sequence.rope_theta, head_dim, i);
+    const double angle = row.position * (RopeScaling::kTurn * turns);
     const double cosine = scaling.attention_factor * std::cos(angle);
     const double sine = scaling.attention_factor * std::sin(angle);
     for (int64_t head = 0; head < x.cols / head_dim; ++head) {

@@ -90,12 +90,10 @@ void BiasBackward(const Context& context, const BiasBackwardParams& params) {
 }
 
 void Rope(const Context& context, const RopeParams& params) {
-  constexpr double kTurn = 6.283185307179586;
   const int32_t half = params.head_dim / 2;
   std::vector<double> turns(static_cast<size_t>(half));
   for (int32_t i = 0; i < half; ++i) {
-    turns[static_cast<size_t>(i)] =
-        params.scaling.Scaled(std::pow(params.theta, -2.0 * i / params.head_dim) / kTurn, i);
+    turns[static_cast<size_t>(i)] = params.scaling.Turns(params.theta, params.head_dim, i);
   }
   // Tasks of positions, so that an angle serves all sequences and heads.
   const int64_t sequences = params.q.rows / params.length;
@@ -103,7 +101,8 @@ void Rope(const Context& context, const RopeParams& params) {
   ForRanges(context, params.length, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       for (int32_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(t) * turns[static_cast<size_t>(i)] * kTurn;
+        const double angle =
+            static_cast<double>(t) * turns[static_cast<size_t>(i)] * RopeScaling::kTurn;
         const auto cosine = static_cast<float>(params.scaling.attention_factor * std::cos(angle));
         const auto sine =
             static_cast<float>(sign * params.scaling.attention_factor * std::sin(angle));

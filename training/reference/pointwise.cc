@@ -48,13 +48,12 @@ void BiasBackward(const BiasBackwardParams& params) {
 namespace {
 
 void Rotate(const Tensor& x, const RopeParams& params) {
-  constexpr double kTurn = 6.283185307179586;
   const int32_t half = params.head_dim / 2;
   for (int64_t r = 0; r < x.rows; ++r) {
     const auto position = static_cast<double>(r % params.length);
     for (int32_t i = 0; i < half; ++i) {
-      const double turns = std::pow(params.theta, -2.0 * i / params.head_dim) / kTurn;
-      const double angle = position * (kTurn * params.scaling.Scaled(turns, i));
+      const double turns = params.scaling.Turns(params.theta, params.head_dim, i);
+      const double angle = position * (RopeScaling::kTurn * turns);
       const double cosine = params.scaling.attention_factor * std::cos(angle);
       const double sine =
           params.scaling.attention_factor * (params.inverse ? -std::sin(angle) : std::sin(angle));
