@@ -106,19 +106,21 @@ inline float LogAdd(float a, float b) {
 inline double LogAdd(double a, double b) {
   const double max = std::max(a, b);
   if (max == -std::numeric_limits<double>::infinity()) return max;
-  return max + std::log1p(std::exp(std::min(a, b) - max));
+  return max + std::log1p(std::exp(-std::abs(a - b)));  // NaN of either is one of the sum
 }
 
-// l_j: the mass of `others` Gaussian keys and the outlier. Beyond the deviation that so many keys
-// are expected to hold, the mean of exp() would be that of keys that are not there. The contract's
-// is in float; double is for evaluation.
+// l_j: the mass of `others` Gaussian keys and the outlier. Up to the deviation that so many keys
+// are expected to hold, the mean of exp() grows by v/2; from there on by its tangent, since beyond
+// one key carries the sum. The deviation is a factor of the lift, so a NaN stays one whatever min()
+// makes of it. The contract's is in float; double is for evaluation.
 template <typename Real>
 Real BlockMass(const RecordScores& scores, int32_t others) {
   if (others == 0) return Real{scores.outlier};
   const Real log_count = std::log(static_cast<Real>(others));
   const Real reach = std::sqrt(Real{2} * log_count);
   const Real sd = scores.deviation;
-  const Real lift = sd < reach ? sd * sd / Real{2} : reach * sd;
+  const Real gaussian = std::min(sd, reach);
+  const Real lift = gaussian * (sd - gaussian / Real{2});
   return LogAdd(log_count + scores.mean + lift, Real{scores.outlier});
 }
 

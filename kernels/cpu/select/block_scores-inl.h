@@ -143,12 +143,11 @@ class MassRule {
     const RecordVector outlier = hn::Mul(scale, scores.Outlier(sums, centre));
     const RecordVector others =
         hn::MulAdd(scale, scores.Mean(sums, centre), hn::Set(df, log_others_));
-    // Beyond the deviation that so many keys are expected to hold, the mean of exp() would be that
-    // of keys that are not there.
-    const RecordVector reach = hn::Set(df, reach_);
-    const RecordVector factor =
-        hn::IfThenElse(hn::Lt(deviation, reach), hn::Mul(deviation, hn::Set(df, 0.5f)), reach);
-    return {others, outlier, LogAdd(df, hn::MulAdd(deviation, factor, others), outlier)};
+    // Up to g the mean of exp() grows by v/2, from there on by its tangent, since one key carries
+    // the sum. The deviation is a factor, so a NaN stays one whatever Min() makes of it.
+    const RecordVector gaussian = hn::Min(deviation, hn::Set(df, reach_));
+    const RecordVector factor = hn::NegMulAdd(gaussian, hn::Set(df, 0.5f), deviation);
+    return {others, outlier, LogAdd(df, hn::MulAdd(gaussian, factor, others), outlier)};
   }
 
  private:

@@ -59,7 +59,7 @@ double Bound(const Along& along, double z) {
 double Mass(const Along& along, double others) {
   const double sd = along.deviation / std::sqrt(2.68);
   const double reach = std::sqrt(2.0 * std::log(others));
-  const double lift = sd < reach ? sd * sd / 2 : reach * sd;
+  const double lift = sd < reach ? sd * sd / 2 : reach * sd - reach * reach / 2;
   return std::log(others * std::exp(along.mean + lift) + std::exp(along.outlier));
 }
 double Term(const Along& along, double others) {

@@ -137,7 +137,7 @@ constexpr double Clearance(const KvGeometry& geometry) {
 // Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys,
 // sparse prefill;
 // with kind outlier also a metric, a centre, keys that stand out, and without a gate relative
-// thresholds. Keys must be there, thresholds not yet.
+// thresholds and blocks whose deviation lies beyond g. Keys must be there, thresholds not yet.
 void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);
 
 // A random case. Thresholds keep clear of every bound, so that rounding cannot change counts;

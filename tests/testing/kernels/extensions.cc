@@ -25,10 +25,20 @@ HostTensor Metric(Random& random, const KvGeometry& geometry) {
   return metric;
 }
 
+// Brings the other keys of half the blocks nearer to the outlier, so that their deviation along a
+// query may lie beyond g (eta-semantics.md, "Relative thresholds").
+void Widen(Random& random, int32_t begin, int32_t end, int64_t outlier, HostTensor& keys) {
+  if (Often(random, 2)) return;
+  const auto width = static_cast<float>(UniformReal(random, 1.0, 3.5));
+  for (int32_t t = begin; t < end; ++t) {
+    for (int64_t i = 0; t != outlier && i < keys.cols; ++i) keys.row(t)[i] *= width;
+  }
+}
+
 // Makes one key of every block stand out, so that there is no doubt which one does. Blocks that a
-// sequence shares have those of its parent.
-void PlantOutliers(Random& random, int32_t block_size, const std::vector<SequenceCase>& before,
-                   SequenceCase& sequence) {
+// sequence shares have those of its parent. `wide`: of the widths of blocks; null: all stay.
+void PlantOutliers(Random& random, Random* wide, int32_t block_size,
+                   const std::vector<SequenceCase>& before, SequenceCase& sequence) {
   const int32_t shared = sequence.shared_blocks * block_size;
   if (shared > 0) {
     const SequenceCase& parent = before[static_cast<size_t>(sequence.parent)];
@@ -36,6 +46,9 @@ void PlantOutliers(Random& random, int32_t block_size, const std::vector<Sequenc
   }
   for (int32_t begin = shared; begin < sequence.num_keys(); begin += block_size) {
     const int64_t t = begin + Uniform(random, 0, block_size - 1);
+    if (wide != nullptr) {
+      Widen(*wide, begin, std::min(begin + block_size, sequence.num_keys()), t, sequence.k);
+    }
     if (t >= sequence.num_keys()) continue;
     for (int64_t i = 0; i < sequence.k.cols; ++i) sequence.k.row(t)[i] *= 4.0f;
   }
@@ -74,13 +87,17 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
     }
   }
   Random prompts(seed + 0x5fa75e);  // likewise
+  Random blocks(seed + 0x3a7e5);    // likewise
   for (SequenceCase& sequence : made.sequences) {
     sequence.attention.sparse_prefill = Often(prompts, 2);
     const bool widths = sequence.sparse_prefill() && Often(prompts, 3);
     for (int32_t h = 0; widths && h < made.num_query_heads; ++h) {
       sequence.head_z.push_back(static_cast<float>(UniformReal(prompts, 0.0, 5.0)));
     }
-    if (outlier) PlantOutliers(random, made.geometry.block_size, made.sequences, sequence);
+    if (outlier) {
+      PlantOutliers(random, made.gate == Gate::kNone ? &blocks : nullptr, made.geometry.block_size,
+                    made.sequences, sequence);
+    }
     ChooseOptions(random, made, sequence);
   }
 }

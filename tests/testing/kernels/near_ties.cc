@@ -41,15 +41,6 @@ double ScoreRounding(const KvGeometry& geometry) {
   return geometry.index == IndexKind::kOutlier ? 2 * rounding : rounding;
 }
 
-// l_j less the effective threshold. At sd = g the rule makes l_j jump by up to log n, which is 4.1
-// for 63 keys: so near to it rounding decides which of two values a block has.
-struct Margin {
-  double low;
-  double high;
-
-  bool HasTie(double rounding) const { return low <= rounding && high >= -rounding; }
-};
-
 // What one row compares with its thresholds, in double.
 class RowMargins {
  public:
@@ -63,18 +54,18 @@ class RowMargins {
         rounding_(Rounding(made.geometry)) {}
 
   // Relative thresholds: the blocks that a head may admit or not, as rounding has it. Their margins
-  // hold 0, or they compete for the rescue.
+  // are about 0, or they compete for the rescue.
   std::vector<bool> Ties(int32_t query_head) const {
-    const std::vector<Margin> margins = Margins(query_head);
+    const std::vector<double> margins = Margins(query_head);
     std::vector<bool> ties;
-    for (const Margin& margin : margins) ties.push_back(margin.HasTie(rounding_));
+    for (const double margin : margins) ties.push_back(std::abs(margin) <= rounding_);
     const auto early = std::span(margins).first(static_cast<size_t>(RescueEnd()));
     const bool served =
-        std::ranges::any_of(early, [&](const Margin& margin) { return margin.low > rounding_; });
+        std::ranges::any_of(early, [&](double margin) { return margin > rounding_; });
     if (served || early.empty()) return ties;
-    const double best = std::ranges::max(early, {}, &Margin::low).low;
+    const double best = std::ranges::max(early);
     for (size_t j = 0; j < early.size(); ++j) {
-      ties[j] = ties[j] || early[j].high >= best - 2 * rounding_;
+      ties[j] = ties[j] || early[j] >= best - 2 * rounding_;
     }
     return ties;
   }
@@ -134,22 +125,17 @@ class RowMargins {
     return scores;
   }
 
-  std::vector<Margin> Margins(int32_t query_head) const {
+  // l_j less the effective threshold.
+  std::vector<double> Margins(int32_t query_head) const {
     const double reach = others() > 1 ? std::sqrt(2.0 * std::log(others())) : 0.0;
     const double threshold = Threshold(query_head);
-    std::vector<Margin> margins;
+    std::vector<double> margins;
     for (int32_t j = 0; j < full_; ++j) {
       const Scores scores = ScoresOf(query_head, j);
       const double sd = scores.deviation;
-      const auto margin = [&](double lift) {
-        return std::log(others() * std::exp(scores.mean + lift) + std::exp(scores.outlier)) -
-               threshold;
-      };
-      const double under = margin(sd * sd / 2);
-      const double over = margin(reach * sd);
-      const double clearance = Clearance(made_.geometry);
-      margins.push_back({.low = sd < reach + clearance ? under : over,
-                         .high = sd < reach - clearance ? under : over});
+      const double lift = sd < reach ? sd * sd / 2 : reach * sd - reach * reach / 2;
+      margins.push_back(
+          std::log(others() * std::exp(scores.mean + lift) + std::exp(scores.outlier)) - threshold);
     }
     return margins;
   }

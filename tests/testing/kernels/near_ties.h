@@ -1,6 +1,6 @@
 // Selections that may differ between backends, because rounding alone decides them: a block is as
-// good as at its threshold, or as another one that is rescued, or its estimated mass lies at the
-// place where the rule makes it jump (eta-semantics.md, "Relative thresholds").
+// good as at its threshold, or as another one that is rescued (eta-semantics.md, "What is
+// counted").
 #pragma once
 
 #include <string>

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "kernels/block_bound.h"
 #include "tests/testing/kernels/attention_case.h"
 
 namespace eta::testing {
@@ -290,6 +293,60 @@ TEST_P(Selection, ARelativeThresholdFollowsTheRow) {
   alike.sequences[0].attention.relative = true;
   alike.sequences[0].attention.relative_c = -3.9f;
   EXPECT_THAT(BlocksOf(alike), ElementsAre(0, 1, 2, 3, 4));
+}
+
+// The keys of block 2 are x and -x in turns, but for the first: its outlier, 1.25 x. Of the other
+// 15 the mean is -x / 15 and the envelope x, but for 0.3 %. 67 keys are zero.
+TEST_P(Selection, BeyondGTheMassOfABlockGrowsAsOneKeyDoes) {
+  const double g = std::sqrt(2.0 * std::log(15.0));
+  for (const double deviation : {1.5, g, 4.0}) {
+    const double x = deviation * std::sqrt(2.68);
+    AttentionCase wave = OneKey(0.0f);
+    SequenceCase& sequence = wave.sequences[0];
+    for (int32_t t = 32; t < 48; ++t) {
+      sequence.k.row(t)[0] = static_cast<float>(t % 2 == 0 ? x : -x);
+    }
+    sequence.k.row(32)[0] = static_cast<float>(1.25 * x);
+    // n exp(m + g sd - g^2 / 2) is exp(m + g sd): n = exp(g^2 / 2).
+    const double others = 15.0 * std::exp(-x / 15.0);
+    const double lift = deviation < g ? deviation * deviation / 2 : g * deviation - g * g / 2;
+    const double mass = std::log(others * std::exp(lift) + std::exp(1.25 * x));
+    const double row = std::log(67.0 + others + std::exp(1.25 * x));
+    sequence.attention.rescue_chunk = 0;
+    sequence.attention.relative = true;
+    sequence.attention.relative_c = static_cast<float>(mass - row - 0.1);
+    EXPECT_THAT(BlocksOf(wave), ElementsAre(2)) << deviation;
+    sequence.attention.relative_c = static_cast<float>(mass - row + 0.1);
+    EXPECT_THAT(BlocksOf(wave), ElementsAre()) << deviation;
+  }
+}
+
+template <typename Real>
+void ExpectASteadyMass() {
+  constexpr float kNone = -1e3f;  // an outlier that weighs nothing
+  for (const int32_t n : {1, 2, 15, 63}) {
+    const double g = std::sqrt(2.0 * std::log(n));
+    const auto mass = [&](double sd) {
+      return static_cast<double>(BlockMass<Real>(
+          {.mean = 0.5f, .deviation = static_cast<float>(sd), .outlier = kNone}, n));
+    };
+    EXPECT_NEAR(mass(0.0), std::log(n) + 0.5, 1e-5) << n;
+    EXPECT_NEAR(mass(g), 0.5 + g * g, 1e-5) << n;
+    EXPECT_NEAR(mass(g + 3.0), 0.5 + g * (g + 3.0), 1e-5) << n;
+    for (const double sd : {g * 0.99, g, g * 1.01}) {  // the slope is min(sd, g)
+      EXPECT_NEAR(mass(sd + 0.01) - mass(sd), 0.01 * std::min(sd, g), 1e-4) << n << ", " << sd;
+    }
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(BlockMass<Real>({.mean = kNan}, n))) << n;
+    EXPECT_TRUE(std::isnan(BlockMass<Real>({.deviation = kNan}, n))) << n;
+    EXPECT_TRUE(std::isnan(BlockMass<Real>({.outlier = kNan}, n))) << n;
+  }
+  EXPECT_EQ(BlockMass<Real>({.mean = 7.0f, .deviation = 9.0f, .outlier = 2.0f}, 0), Real{2});
+}
+
+TEST(BlockMass, GrowsWithTheDeviationWithoutAJumpAndKeepsNoNumbers) {
+  ExpectASteadyMass<float>();
+  ExpectASteadyMass<double>();
 }
 
 TEST_P(Selection, TheShadowOfFullAttentionIsWhole) {

@@ -48,9 +48,19 @@ AttentionCase Spread(float spread, float relative_c) {
 constexpr float kSpread = 3.8f;
 
 // The query with which block 2 has sd = g, but for rounding.
-float QueryAtTheJump(AttentionStep& reference) {
+float QueryAtG(AttentionStep& reference) {
   const float sigma = reference.Record(0, 2, 0).sigma[0];
   return static_cast<float>(8.0 * std::sqrt(2.0 * std::log(kBlock - 1.0) * 2.68)) / sigma;
+}
+
+// What block 2 then has above the row: n exp(m + g^2 / 2) and its outlier, over 67 keys whose
+// scores are 0, n exp(m) and the outlier.
+float ConstantAtG(AttentionStep& reference) {
+  const BlockRecord record = reference.Record(0, 2, 0);
+  const double scale = QueryAtG(reference) / 8.0;
+  const double others = 15.0 * std::exp(scale * record.mu[0]);
+  const double outlier = std::exp(scale * record.outlier[0]);
+  return static_cast<float>(std::log((15.0 * others + outlier) / (67.0 + others + outlier)));
 }
 
 std::string Judge(const AttentionCase& made, AttentionStep& reference, const AttentionResult& got,
@@ -59,13 +69,13 @@ std::string Judge(const AttentionCase& made, AttentionStep& reference, const Att
          RecallDifferences(made, reference, got, want);
 }
 
-// Queries that differ in their last bits stand for two backends: one side of the jump is log 15
-// above the other.
-TEST(NearTies, ABlockAtTheJumpMayBeAdmittedOrNot) {
-  AttentionCase made = Spread(kSpread, 2.5f);
+// Queries that differ in their last bits stand for two backends.
+TEST(NearTies, ABlockAtItsThresholdMayBeAdmittedOrNot) {
+  AttentionCase made = Spread(kSpread, 0.0f);
   Device device({"reference"});
   AttentionStep reference(device, made);
-  const float query = QueryAtTheJump(reference);
+  const float query = QueryAtG(reference);
+  made.sequences[0].attention.relative_c = ConstantAtG(reference);
   made.q.data[0] = query * (1.0f - 1e-3f);
   const AttentionResult under = reference.Run();
   made.q.data[0] = query * (1.0f + 1e-3f);
@@ -79,23 +89,28 @@ TEST(NearTies, ABlockAtTheJumpMayBeAdmittedOrNot) {
   EXPECT_THAT(Judge(made, reference, under, over), HasSubstr("differ"));
 }
 
-TEST(NearTies, NoneOfTheJumpsTwoValuesMayReachOrMissTheThresholdAlone) {
-  for (const float c : {0.5f, 5.0f}) {  // both values reach it, none does
-    AttentionCase made = Spread(kSpread, c);
+// The estimated mass has no jump where the deviation is g, so nothing is in doubt there.
+TEST(NearTies, ADeviationAtGMakesNoTie) {
+  for (const float away : {-0.5f, 0.5f}) {  // it is admitted, it is not
+    AttentionCase made = Spread(kSpread, 0.0f);
     Device device({"reference"});
     AttentionStep reference(device, made);
-    made.q.data[0] = QueryAtTheJump(reference);
-    const AttentionResult want = reference.Run();
-    AttentionResult got = want;
-    if (c < 2.5f) {
-      std::erase_if(got.selection[0], [](const auto& selected) { return selected.first == 2; });
-    } else {
-      got.selection[0] = {{2, 1}};
+    const float query = QueryAtG(reference);
+    made.sequences[0].attention.relative_c = ConstantAtG(reference) + away;
+    for (const float side : {-1e-3f, 1e-3f}) {
+      made.q.data[0] = query * (1.0f + side);
+      const AttentionResult want = reference.Run();
+      AttentionResult got = want;
+      if (away < 0.0f) {
+        std::erase_if(got.selection[0], [](const auto& selected) { return selected.first == 2; });
+      } else {
+        got.selection[0] = {{2, 1}};
+      }
+      const int32_t blocks = static_cast<int32_t>(got.selection[0].size());
+      got.tokens_attended[0] = got.tokens_read[0] = blocks * kBlock + 3;
+      ASSERT_NE(got.selection, want.selection) << away << ", " << side;
+      EXPECT_THAT(Judge(made, reference, got, want), HasSubstr("block 2")) << away << ", " << side;
     }
-    const int32_t blocks = static_cast<int32_t>(got.selection[0].size());
-    got.tokens_attended[0] = got.tokens_read[0] = blocks * kBlock + 3;
-    ASSERT_NE(got.selection, want.selection);
-    EXPECT_THAT(Judge(made, reference, got, want), HasSubstr("block 2")) << c;
   }
 }
 

@@ -1,6 +1,5 @@
 // Cases in files, which eta-eval computes and compares: one attention step, a scored sequence.
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "kernels/backends/make_backend.h"
 #include "tests/testing/calibration/evaluation_fixture.h"
+#include "tests/testing/golden/golden_folder.h"
 
 namespace eta {
 namespace {
@@ -170,21 +170,21 @@ TEST_F(KernelCaseTest, SpecialKeysAndTheMetricAreTensorsThatFit) {
 // The files of tests/golden, unrounded records on the reference.
 TEST_F(KernelCaseTest, GoldenCasesComeOutAsExpected) {
   const auto backend = MakeBackend({.name = "reference"});
-  int cases = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(ETA_SOURCE_DIR "/tests/golden/decode")) {
-    const auto kernel_case = ReadKernelCase(entry.path());
-    ASSERT_TRUE(kernel_case.ok()) << entry.path() << ": " << kernel_case.status();
+  const std::string folder = ETA_SOURCE_DIR "/tests/golden/decode/";
+  const std::vector<std::string> cases = testing::GoldenCases(folder);
+  for (const std::string& name : cases) {
+    const std::string path = folder + name + ".safetensors";
+    const auto kernel_case = ReadKernelCase(path);
+    ASSERT_TRUE(kernel_case.ok()) << path << ": " << kernel_case.status();
     const auto result = RunKernelCase(*kernel_case, **backend);
-    ASSERT_TRUE(result.ok()) << entry.path() << ": " << result.status();
+    ASSERT_TRUE(result.ok()) << path << ": " << result.status();
     ASSERT_TRUE(WriteKernelResult(*kernel_case, *result, Path("result.safetensors")).ok());
-    const auto comparison = CompareFiles(entry.path(), Path("result.safetensors"), 1e-5).value();
-    EXPECT_TRUE(comparison.equal) << entry.path() << "\n" << comparison.report;
+    const auto comparison = CompareFiles(path, Path("result.safetensors"), 1e-5).value();
+    EXPECT_TRUE(comparison.equal) << path << "\n" << comparison.report;
     EXPECT_EQ(comparison.report.find("admitted") != std::string::npos,
               !kernel_case->attention.shared_reads);
-    ++cases;
   }
-  EXPECT_GT(cases, 20);
+  EXPECT_GT(cases.size(), 20u);
 }
 
 TEST_F(KernelCaseTest, ParametersMustAgreeWithEachOther) {

@@ -298,7 +298,7 @@ class Judge final : public Rival {
     const double v = variance * head.softmax_scale * head.softmax_scale;
     const double others = head.blocks.block_size() - 1.0;
     const double reach = std::sqrt(2.0 * std::log(others));
-    const double lift = std::sqrt(v) < reach ? v / 2.0 : reach * std::sqrt(v);
+    const double lift = std::sqrt(v) < reach ? v / 2.0 : reach * std::sqrt(v) - reach * reach / 2.0;
     return std::log(others * std::exp(Score(head, record.mu) + lift) +
                     std::exp(Score(head, record.outlier)));
   }
