@@ -254,7 +254,7 @@ absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record) {
   RETURN_IF_ERROR(CheckProfileContent(record.content));
   Writer out;
   out.Raw(kMagic);
-  out.Number(kProfileSchemaVersion);
+  out.Number(ProfileSchemaOf(record.content.relative_c.has_value()));
   out.Text(record.tenant.id());
   out.Text(record.name);
   out.Number(record.version);
@@ -278,11 +278,12 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   int32_t schema = 0;
   in.Number(schema);
   if (schema < 1) return Corrupt("has no schema version");
-  if (schema != kProfileSchemaVersion) {
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("a stored profile has schema version ", schema,
-                                  "; this build reads ", kProfileSchemaVersion, " alone"),
-                     {.reason = "PROFILE_SCHEMA_MISMATCH"});
+  const auto other_schema = [schema](bool relative) {
+    return OtherProfileSchema(absl::StrCat("a stored profile has schema version ", schema),
+                              relative, "");
+  };
+  if (schema != kProfileSchemaVersion && schema != kRelativeSchemaVersion) {
+    return other_schema(false);
   }
 
   std::string tenant_id, name, request_id, payload_digest;
@@ -306,6 +307,8 @@ absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes) {
   if (!ReadContent(in, record.content) || !in.AtEnd()) {
     return Corrupt("is not encoded as it should be");
   }
+  const bool relative = record.content.relative_c.has_value();
+  if (schema != ProfileSchemaOf(relative)) return other_schema(relative);
   if (record.version < 1 || !CheckProfileName("name", record.name).ok() ||
       !CheckRequestIdentity(record.request_id, record.payload_digest).ok()) {
     return Corrupt("has a bad name, version or request id");

@@ -21,7 +21,8 @@ namespace eta {
 absl::StatusOr<std::string> EncodeProfile(ProfileRecord& record);
 
 // DATA_LOSS (PROFILE_CORRUPT) for bytes that fail the checksum or that EncodeProfile would not
-// write. FAILED_PRECONDITION (PROFILE_SCHEMA_MISMATCH) for sound bytes of another schema.
+// write. FAILED_PRECONDITION (PROFILE_SCHEMA_MISMATCH) for sound bytes of another schema, and of
+// that of the other kind of thresholds.
 absl::StatusOr<ProfileRecord> DecodeProfile(std::string_view bytes);
 
 // SHA-256 of the content alone. It is the same under any tenant, name and version.

@@ -278,13 +278,11 @@ void ReadOperatingPoint(JsonFields& fields, ProfileContent& content) {
 
 absl::Status CheckHeader(const Json& json) {
   const auto schema = json.find("schema_version");
-  if (schema != json.end() && schema->is_number_integer() && *schema != kProfileSchemaVersion) {
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("schema_version: is ", schema->dump(), "; this build reads ",
-                                  kProfileSchemaVersion, " alone"),
-                     {.reason = "PROFILE_SCHEMA_MISMATCH", .field = "schema_version"});
-  }
-  return absl::OkStatus();
+  const auto c = json.find("relative_threshold");
+  const bool relative = c != json.end() && c->is_number();
+  if (schema == json.end() || !schema->is_number_integer()) return absl::OkStatus();
+  if (*schema == ProfileSchemaOf(relative)) return absl::OkStatus();
+  return OtherProfileSchema("schema_version: is " + schema->dump(), relative, "schema_version");
 }
 
 void ReadHeader(JsonFields& fields, PortableProfile& profile) {
@@ -310,7 +308,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   JsonWriter json;
   json.BeginObject();
   json.Key("format").Value(kFormat);
-  json.Key("schema_version").Value(kProfileSchemaVersion);
+  json.Key("schema_version").Value(ProfileSchemaOf(content.relative_c.has_value()));
   json.Key("name").Value(profile.name);
   json.Key("version").Value(profile.version);
   json.Key("create_time_us").Value(profile.create_time_us);
@@ -368,7 +366,7 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   PortableProfile profile;
   ProfileContent& content = profile.content;
   ReadHeader(fields, profile);
-  fields.Integer("schema_version", kProfileSchemaVersion, kProfileSchemaVersion);
+  fields.Integer("schema_version", kProfileSchemaVersion, kRelativeSchemaVersion);
   for (const auto& [key, value] : fields.Object("labels").items()) {
     if (!value.is_string()) {
       fields.Fail("labels", "must be texts");

@@ -254,6 +254,19 @@ absl::StatusOr<Tenant> Tenant::Parse(std::string_view id) {
   return Tenant(std::string(id));
 }
 
+absl::Status OtherProfileSchema(const std::string& sentence, bool relative,
+                                const std::string& field) {
+  const std::string read =
+      relative ? absl::StrCat(
+                     "its relative threshold was chosen for another estimate of masses "
+                     "than that of this build, which is of schema ",
+                     kRelativeSchemaVersion, "; calibrate it again")
+               : absl::StrCat("this build reads ", kProfileSchemaVersion, ", or ",
+                              kRelativeSchemaVersion, " with a relative threshold");
+  return MakeError(absl::StatusCode::kFailedPrecondition, absl::StrCat(sentence, "; ", read),
+                   {.reason = "PROFILE_SCHEMA_MISMATCH", .field = field});
+}
+
 int64_t MeasuredContext(const ProfileEvidence& evidence) {
   if (evidence.held_out_sequences <= 0) return 0;
   return evidence.held_out_tokens / evidence.held_out_sequences;

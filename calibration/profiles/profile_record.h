@@ -19,8 +19,19 @@
 
 namespace eta {
 
-// The schema that this build writes, and the only one that it reads.
+// The schemas that this build writes, and the only ones that it reads. Both have the same fields. A
+// relative threshold means something only beside the estimate of masses that it was chosen with
+// (eta-semantics.md, "Relative thresholds"): who changes the estimate raises the second.
 inline constexpr int32_t kProfileSchemaVersion = 6;
+inline constexpr int32_t kRelativeSchemaVersion = 7;  // of profiles with a relative threshold
+constexpr int32_t ProfileSchemaOf(bool relative) {
+  return relative ? kRelativeSchemaVersion : kProfileSchemaVersion;
+}
+
+// FAILED_PRECONDITION (PROFILE_SCHEMA_MISMATCH); the message is `sentence`, which ends with the
+// schema that was found, and what this build reads. `field` may be empty.
+absl::Status OtherProfileSchema(const std::string& sentence, bool relative,
+                                const std::string& field);
 
 struct ProfileGeometry {
   int32_t layers = 0;       // L, 1 to 1024

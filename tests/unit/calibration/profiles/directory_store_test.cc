@@ -176,6 +176,12 @@ TEST_F(DirectoryStore, AFileOfAnotherSchemaIsRefusedByItsNameAndKeepsNothingElse
   folder_.Write("acme/old.json", Json("legal", 2, 2));  // calibrated anew
   ASSERT_TRUE(Eventually([&] { return store->Get(kAcme, "legal", Newest()).ok(); }));
   fs::remove(folder_.path() + "/acme/aliases.json");
+  nlohmann::json estimate = nlohmann::json::parse(Json("legal", 2, 2));
+  estimate["relative_threshold"] = -3.9;  // by the schema, of an earlier estimate of masses
+  folder_.Write("acme/old.json", estimate.dump());
+  ASSERT_TRUE(Eventually([&] { return !store->Get(kAcme, "legal", Newest()).ok(); }));
+  EXPECT_EQ(Reason(store->Get(kAcme, "legal", Newest()).status()), "PROFILE_SCHEMA_MISMATCH");
+  EXPECT_TRUE(store->Get(kAcme, "code", Newest()).ok());
   folder_.Write("acme/old.json", "{\"format\": \"eta-profile\", \"schema_version\": 5}");
   EXPECT_FALSE(Open().ok()) << "it does not say which profile it is";
 }

@@ -20,6 +20,7 @@ namespace eta {
 namespace {
 
 using absl::StatusCode;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ProfileRecord MakeRecord(uint32_t seed) {
@@ -105,6 +106,7 @@ TEST(ProfileBlob, TheBytesOfASchemaStay) {
   EXPECT_EQ(*ProfileContentDigest(content),
             "480dae2a2f53d79bb687fc392ab77db243337a75eab2ba0ae77bbc089eb18bc0");
   EXPECT_EQ(kProfileSchemaVersion, 6);
+  EXPECT_EQ(kRelativeSchemaVersion, 7);
 }
 
 // bad input: Profiles | of another schema | FAILED_PRECONDITION, PROFILE_SCHEMA_MISMATCH |
@@ -112,12 +114,33 @@ TEST(ProfileBlob, TheBytesOfASchemaStay) {
 TEST(ProfileBlob, AnotherSchemaIsFailedPrecondition) {
   ProfileRecord record = MakeRecord(3);
   std::string blob = EncodeProfile(record).value();
-  for (const int schema : {1, kProfileSchemaVersion - 1, kProfileSchemaVersion + 1}) {
+  for (const int schema : {1, kProfileSchemaVersion - 1, kProfileSchemaVersion + 1,
+                           kRelativeSchemaVersion, kRelativeSchemaVersion + 1}) {
     blob[4] = static_cast<char>(schema);
     const absl::Status status = DecodeProfile(Resealed(blob)).status();
     EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "PROFILE_SCHEMA_MISMATCH"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("version ", schema)));
   }
+}
+
+// bad input: Profiles | a relative threshold that was chosen for an earlier estimate of masses |
+//   FAILED_PRECONDITION, PROFILE_SCHEMA_MISMATCH; it says to calibrate again |
+//   BadProfileTest.FilesOfRelativeProfilesThatMakeNoSenseAreRefused
+TEST(ProfileBlob, ARelativeThresholdOfAnotherEstimateIsFailedPrecondition) {
+  ProfileRecord record = MakeRecord(3);
+  EXPECT_EQ(EncodeProfile(record).value()[4], kProfileSchemaVersion);
+  MakeRelative(record.content);
+  std::string blob = EncodeProfile(record).value();
+  EXPECT_EQ(blob[4], kRelativeSchemaVersion);
+  for (const int schema : {kProfileSchemaVersion, kRelativeSchemaVersion + 1}) {
+    blob[4] = static_cast<char>(schema);
+    const absl::Status status = DecodeProfile(Resealed(blob)).status();
+    EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "PROFILE_SCHEMA_MISMATCH"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("version ", schema)));
+  }
+  blob[4] = static_cast<char>(kProfileSchemaVersion);
+  EXPECT_THAT(std::string(DecodeProfile(Resealed(blob)).status().message()),
+              AllOf(HasSubstr("estimate of masses"), HasSubstr("calibrate it again")));
 }
 
 TEST(ProfileBlob, ARelativeProfileKeepsEveryBit) {
@@ -420,7 +443,7 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
     return GetErrorDetail(ProfileFromJson(changed.dump()).status()).field;
   };
   EXPECT_EQ(field("thresholds", nlohmann::ordered_json::array()), "thresholds");
-  EXPECT_EQ(field("relative_threshold", nullptr), "thresholds");
+  EXPECT_EQ(field("relative_threshold", nullptr), "schema_version");
   EXPECT_EQ(field("relative_threshold", 1e39), "relative_threshold");
   EXPECT_EQ(field("relative_threshold", -4.7), "content_sha256");
   EXPECT_EQ(field("reads", "both"), "reads");
@@ -432,6 +455,23 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("special_keys", "drop"), "special_keys");
   EXPECT_EQ(field("min_mass", 0), "min_mass");
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
+}
+
+TEST(ProfileJson, ARelativeThresholdOfAnotherEstimateIsFailedPrecondition) {
+  PortableProfile profile = MakePortable();
+  EXPECT_EQ(nlohmann::json::parse(ProfileToJson(profile).value())["schema_version"],
+            kProfileSchemaVersion);
+  MakeRelative(profile.content);
+  auto json = nlohmann::ordered_json::parse(ProfileToJson(profile).value());
+  EXPECT_EQ(json["schema_version"], kRelativeSchemaVersion);
+  for (const int schema : {kProfileSchemaVersion, kRelativeSchemaVersion + 1}) {
+    json["schema_version"] = schema;
+    const absl::Status status = ProfileFromJson(json.dump()).status();
+    EXPECT_THAT(status, FailsFor(StatusCode::kFailedPrecondition, "PROFILE_SCHEMA_MISMATCH"));
+    EXPECT_EQ(GetErrorDetail(status).field, "schema_version");
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("estimate of masses"), HasSubstr("calibrate it again")));
+  }
 }
 
 // bad input: Profiles | a file with `confirm`, `prefill`, `index`, `kv_dtype`, `weights` missing,
