@@ -12,12 +12,14 @@
 namespace eta {
 void AttentionFlags::Register(CLI::App& command) {
   command
-      .add_option("--attention", names,
-                  "full; dynamic (the model's own thresholds); relative[:C]; profile:FILE, an "
-                  "exported profile or {\"name\": ..., \"thresholds\": [[..HQ], ..L]}; or a rival: "
-                  "topk:SHARE, quest:SHARE, oracle:C, constants:UNION, window:W, streaming:W, "
-                  "bigbird:W:STRIDE, h2o:W:SHARE. Settings of its own may follow, as in "
-                  "relative:-4.6+reads=own, also block_size and index. May be given several times")
+      .add_option(
+          "--attention", names,
+          "full; dynamic (the model's own thresholds); relative[:C]; profile:FILE, an "
+          "exported profile or {\"name\": ..., \"thresholds\": [[..HQ], ..L]}; or a rival: "
+          "topk:SHARE, quest:SHARE[:DENSE], oracle:C, constants:UNION, window:W, "
+          "streaming:W, bigbird:W:STRIDE, h2o:W:SHARE, h2o_blocks:W:SHARE. Settings of its "
+          "own may follow, as in relative:-4.6+reads=own, also block_size and index. May be "
+          "given several times")
       ->required()
       ->allow_extra_args(false)
       ->type_name("WAY");

@@ -69,11 +69,13 @@ std::vector<std::string> SettingNames() {
 struct Argument {
   float low = 0.0f;
   float high = 0.0f;
+  std::optional<float> usual = std::nullopt;  // where the name ends before it
 };
 constexpr Argument kShare = {0.0f, 1.0f};
 constexpr Argument kConstant = {-100.0f, 100.0f};
 constexpr Argument kWindow = {1e-6f, 1e6f};
 constexpr Argument kStride = {1.0f, 1e6f};
+constexpr Argument kDenseLayers = {0.0f, 1e6f, 2.0f};  // Quest's, by its authors' code
 
 struct Numbered {
   const char* name;
@@ -83,13 +85,14 @@ struct Numbered {
 };
 constexpr Numbered kNumbered[] = {{"relative", AttentionKind::kRelative, kConstant},
                                   {"topk", AttentionKind::kTopK, kShare},
-                                  {"quest", AttentionKind::kQuest, kShare},
+                                  {"quest", AttentionKind::kQuest, kShare, kDenseLayers},
                                   {"oracle", AttentionKind::kOracle, kConstant},
                                   {"constants", AttentionKind::kConstants, kShare},
                                   {"window", AttentionKind::kWindow, kWindow},
                                   {"streaming", AttentionKind::kStreaming, kWindow},
                                   {"bigbird", AttentionKind::kBigBird, kWindow, kStride},
-                                  {"h2o", AttentionKind::kH2o, kWindow, kShare}};
+                                  {"h2o", AttentionKind::kH2o, kWindow, kShare},
+                                  {"h2o_blocks", AttentionKind::kH2oBlocks, kWindow, kShare}};
 
 // Takes `+name=value` off the end of `text`. False if it does not end in a setting.
 bool TakeSetting(std::string& text, std::string& name, std::string& value) {
@@ -133,6 +136,10 @@ absl::Status ParseWay(const std::string& text, AttentionName& out) {
     }
     if (!numbered.second) return SetArgument(argument, numbered.first, out.number);
     const size_t between = argument.find(':');
+    if (between == std::string::npos && numbered.second->usual) {
+      out.second = numbered.second->usual;
+      return SetArgument(argument, numbered.first, out.number);
+    }
     if (between == std::string::npos) {
       return InvalidField("attention", absl::StrCat("'", way, "' takes two numbers"));
     }
@@ -142,9 +149,9 @@ absl::Status ParseWay(const std::string& text, AttentionName& out) {
   return InvalidField("attention",
                       absl::StrCat("'", text,
                                    "' must be full, dynamic, relative[:C], profile:FILE, "
-                                   "topk:SHARE, quest:SHARE, oracle:C, constants:UNION, window:W, "
-                                   "streaming:W, bigbird:W:STRIDE or h2o:W:SHARE, and settings "
-                                   "such as +reads=own"));
+                                   "topk:SHARE, quest:SHARE[:DENSE], oracle:C, constants:UNION, "
+                                   "window:W, streaming:W, bigbird:W:STRIDE, h2o:W:SHARE or "
+                                   "h2o_blocks:W:SHARE, and settings such as +reads=own"));
 }
 
 }  // namespace

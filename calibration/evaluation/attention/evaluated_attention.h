@@ -62,14 +62,15 @@ enum class AttentionKind : uint8_t {
   kWindow,
   kStreaming,
   kBigBird,
-  kH2o
+  kH2o,
+  kH2oBlocks
 };
 
 struct AttentionName {
   AttentionKind kind = AttentionKind::kFull;
   std::string file = {};                       // kProfile
   std::optional<float> number = std::nullopt;  // C, SHARE, UNION or W
-  std::optional<float> second = std::nullopt;  // STRIDE, or SHARE behind W
+  std::optional<float> second = std::nullopt;  // STRIDE or SHARE behind W, DENSE behind SHARE
   EvaluationSettings settings = {};
 };
 

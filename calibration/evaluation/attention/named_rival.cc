@@ -15,16 +15,20 @@ std::shared_ptr<const Rival> NamedRival(const AttentionName& name, Gate gate, fl
     case AttentionKind::kTopK:
       return MakeTopK(number);
     case AttentionKind::kQuest:
-      return MakeQuest(number);
+      return MakeQuest(number, static_cast<int32_t>(second));
     case AttentionKind::kOracle:
       return MakeOracle(static_cast<float>(number));
     case AttentionKind::kWindow:
     case AttentionKind::kStreaming:
+      return MakeWindow({number});
     case AttentionKind::kBigBird:
-      return MakeWindow({number}, static_cast<int32_t>(second));
+      return MakeBigBird({number}, static_cast<int32_t>(second));
     case AttentionKind::kH2o:
-      return MakeH2o(
-          {.window = {number}, .share = second, .silu = gate == Gate::kSilu, .beta = beta});
+    case AttentionKind::kH2oBlocks:
+      return MakeH2o({.window = {number},
+                      .share = second,
+                      .gate = {gate == Gate::kSilu, beta},
+                      .by_key = name.kind == AttentionKind::kH2o});
     case AttentionKind::kFull:
     case AttentionKind::kDynamic:
     case AttentionKind::kRelative:
@@ -36,12 +40,12 @@ std::shared_ptr<const Rival> NamedRival(const AttentionName& name, Gate gate, fl
 }
 
 void SetLocality(AttentionKind kind, AttentionSettings& settings) {
-  const bool window = kind == AttentionKind::kWindow;
-  if (!window && kind != AttentionKind::kStreaming && kind != AttentionKind::kBigBird &&
+  const bool sink = kind == AttentionKind::kStreaming || kind == AttentionKind::kH2oBlocks;
+  if (!sink && kind != AttentionKind::kWindow && kind != AttentionKind::kBigBird &&
       kind != AttentionKind::kH2o) {
     return;
   }
-  settings = settings.Or({.pinned_blocks = 0, .sink_blocks = window ? 0 : 1});
+  settings = settings.Or({.pinned_blocks = 0, .sink_blocks = sink ? 1 : 0});
 }
 
 }  // namespace eta

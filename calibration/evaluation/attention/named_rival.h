@@ -11,8 +11,8 @@ namespace eta {
 // Null for ways that are the product's own. Of a model with this gate.
 std::shared_ptr<const Rival> NamedRival(const AttentionName& name, Gate gate, float beta);
 
-// Rules of locality have a window of their own in the place of pinned blocks, and sinks as they
-// were published. Settings that are there stay.
+// Rules of locality have a window of their own in the place of pinned blocks, and a sink block
+// where they were published with sinks and choose blocks. Settings that are there stay.
 void SetLocality(AttentionKind kind, AttentionSettings& settings);
 
 }  // namespace eta

@@ -26,6 +26,7 @@ class DensityMeter {
         record_bytes_(attention.rival
                           ? attention.rival->IndexBytes(geometry_, runner.config().group_size())
                           : IndexRecordBytes(geometry_)),
+        choosing_layers_(ChoosingLayers(runner.config().num_layers, attention.rival.get())),
         meter_(runner, attention.options),
         above_(static_cast<size_t>(runner.config().num_layers) *
                static_cast<size_t>(runner.config().num_query_heads)),
@@ -46,7 +47,8 @@ class DensityMeter {
       sums_.Add(sums);
       values_sum_ += Share(sums.values_read, sums.keys_cached);
       const auto keys = static_cast<int32_t>(position + row + 1);
-      index_sum_ += Share(IndexBytesRead(attention_.options, geometry_, keys, record_bytes_),
+      index_sum_ += choosing_layers_ *
+                    Share(IndexBytesRead(attention_.options, geometry_, keys, record_bytes_),
                           keys * KvTokenBytes(geometry_));
     }
   }
@@ -84,10 +86,15 @@ class DensityMeter {
   static double Share(int64_t part, int64_t whole) {
     return static_cast<double>(part) / static_cast<double>(whole);
   }
+  static double ChoosingLayers(int32_t layers, const Rival* rival) {
+    const int32_t dense = rival != nullptr ? std::min(rival->dense_layers(), layers) : 0;
+    return Share(layers - dense, layers);
+  }
 
   const KvGeometry geometry_;
   const EvaluatedAttention& attention_;
-  const int64_t record_bytes_;  // what it reads to judge a block, per layer and KV head
+  const int64_t record_bytes_;    // what it reads to judge a block, per layer and KV head
+  const double choosing_layers_;  // share of the layers
   ReadMeter meter_;
   std::vector<int64_t> above_;           // [L, HQ]
   std::vector<int64_t> above_admitted_;  // [L, HQ]
@@ -115,10 +122,9 @@ class Evaluation {
     AttentionScore score;
     first_.vocab_size = runner->config().vocab_size;
     RETURN_IF_ERROR(CheckDivergenceShare(options_.kl, scored_rows_, first_.vocab_size));
-    Meters meters = {
-        DensityMeter(*runner, attention),
-        ShadowMeter(runner->config(), attention.options.admit_all ? 0.0 : options_.mass),
-        DivergenceMeter(options_.kl, first_)};
+    Meters meters = {DensityMeter(*runner, attention),
+                     ShadowMeter(runner->config(), MeasuresMass(attention) ? options_.mass : 0.0),
+                     DivergenceMeter(options_.kl, first_)};
     logprobs_.resize(static_cast<size_t>(runner->max_rows()));
     best_.resize(logprobs_.size());
     if (options_.rivals) options_.rivals->Use(attention.rival);
@@ -149,6 +155,10 @@ class Evaluation {
 
  private:
   // A rival's selection knows no thresholds that keys could reach.
+  // The backend measures the blocks that it lists, not single keys.
+  static bool MeasuresMass(const EvaluatedAttention& attention) {
+    return !attention.options.admit_all && !(attention.rival && attention.rival->by_key());
+  }
   bool Recall(const EvaluatedAttention& attention) const {
     return options_.recall && !attention.rival;
   }

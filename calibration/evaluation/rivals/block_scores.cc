@@ -74,6 +74,30 @@ void Temper(std::span<float> logits, float beta, float threshold) {
   }
 }
 
+// exp(x - max), of the lanes at `logits`.
+template <class D>
+hn::Vec<D> Below(D df, const float* logits, float max) {
+  const auto x = hn::Sub(hn::LoadU(df, logits), hn::Set(df, max));
+  return hn::Exp(df, hn::Max(x, hn::Set(df, -kMostExponent)));
+}
+
+double ExponentialsInPlace(std::span<float> logits, float max) {
+  const Floats df;
+  const size_t lanes = hn::Lanes(df);
+  double total = 0.0;
+  size_t i = 0;
+  for (; i + lanes <= logits.size(); i += lanes) {
+    const auto weights = Below(df, logits.data() + i, max);
+    hn::StoreU(weights, df, logits.data() + i);
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(df, weights)));
+  }
+  for (; i < logits.size(); ++i) {
+    logits[i] = std::exp(std::max(logits[i] - max, -kMostExponent));
+    total += static_cast<double>(logits[i]);
+  }
+  return total;
+}
+
 // REQUIRES: a multiple of the lanes.
 double LogSumExp(std::span<const float> logits) {
   const Floats df;
@@ -84,9 +108,7 @@ double LogSumExp(std::span<const float> logits) {
   const float max = hn::GetLane(hn::MaxOfLanes(df, most));
   auto sum = hn::Zero(df);
   for (size_t i = 0; i < logits.size(); i += hn::Lanes(df)) {
-    const auto x = hn::LoadU(df, logits.data() + i);
-    const auto bounded = hn::Max(hn::Sub(x, hn::Set(df, max)), hn::Set(df, -kMostExponent));
-    sum = hn::Add(sum, hn::Exp(df, bounded));
+    sum = hn::Add(sum, Below(df, logits.data() + i, max));
   }
   return max + std::log(static_cast<double>(hn::GetLane(hn::SumOfLanes(df, sum))));
 }
@@ -100,6 +122,7 @@ namespace {
 
 HWY_EXPORT(Scores);
 HWY_EXPORT(Temper);
+HWY_EXPORT(ExponentialsInPlace);
 HWY_EXPORT(LogSumExp);
 
 // Scores of the keys of a block, padded with columns that fill the last vector.
@@ -135,8 +158,8 @@ double LogMass(const KeyColumns& keys, std::span<const float> q, float softmax_s
   return PaddedScores(keys, q, softmax_scale).LogMass();
 }
 
-double GatedLogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
-                    const ScoreGate& gate, bool own) {
+std::vector<float> GatedLogits(const KeyColumns& keys, std::span<const float> q,
+                               float softmax_scale, const ScoreGate& gate, bool own) {
   PaddedScores logits(keys, q, softmax_scale);
   if (gate.silu) {
     float& last = logits.scores().back();
@@ -144,7 +167,11 @@ double GatedLogMass(const KeyColumns& keys, std::span<const float> q, float soft
     HWY_DYNAMIC_DISPATCH(Temper)(logits.padded(), gate.beta, gate.threshold);
     if (own) last = score;
   }
-  return logits.LogMass();
+  return {logits.scores().begin(), logits.scores().end()};
+}
+
+double Exponentials(std::span<float> logits, float max) {
+  return HWY_DYNAMIC_DISPATCH(ExponentialsInPlace)(logits, max);
 }
 
 }  // namespace eta

@@ -1,4 +1,4 @@
-// Scores of the keys of one block, and their log-sum-exp, as one query head has them.
+// Scores of the keys of one block, their log-sum-exp and softmax, as one query head has them.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,12 @@ struct ScoreGate {
   float beta = 1.0f;
   float threshold = 0.0f;  // tau_eff
 };
-// The same of gated logits. `own`: the last key is the row's own, which no gate tempers.
-double GatedLogMass(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
-                    const ScoreGate& gate, bool own);
+// The scores as logits. `own`: the last key is the row's own, which no gate tempers.
+std::vector<float> GatedLogits(const KeyColumns& keys, std::span<const float> q,
+                               float softmax_scale, const ScoreGate& gate, bool own);
+
+// Replaces each x by exp(x - max) and returns their sum. REQUIRES: max of at least each x; what
+// lies 87 or more below it weighs next to nothing.
+double Exponentials(std::span<float> logits, float max);
 
 }  // namespace eta

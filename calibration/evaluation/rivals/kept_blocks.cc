@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "calibration/evaluation/rivals/host_rows.h"
 #include "kernels/quantize.h"
@@ -34,6 +35,13 @@ void KeptLayer::KeepKey(Block& block, int32_t offset, const float* key) const {
   }
 }
 
+void KeptLayer::KeepValue(Block& block, int32_t offset, const float* value) const {
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  block.values.resize(d * static_cast<size_t>(geometry_.block_size));
+  RoundToCache(geometry_.dtype, {value, d},
+               std::span(block.values).subspan(static_cast<size_t>(offset) * d, d));
+}
+
 void KeptLayer::Box(Block& block) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
   block.low.resize(d);
@@ -47,23 +55,27 @@ void KeptLayer::Box(Block& block) const {
   }
 }
 
-void KeptLayer::KeepBlock(const SequenceRows& rows, const HostRows& keys, int32_t ordinal,
-                          int32_t kv_head, bool box) {
+void KeptLayer::KeepBlock(const SequenceRows& rows, const HostRows& keys, const HostRows* values,
+                          int32_t ordinal, int32_t kv_head, bool box) {
   const int32_t b = geometry_.block_size;
   const int32_t end = std::min(rows.position + rows.num_rows, (ordinal + 1) * b);
   Block& kept = blocks_[Index(rows.block_table[static_cast<size_t>(ordinal)], kv_head)];
   for (int32_t t = std::max(rows.position, ordinal * b); t < end; ++t) {
-    const std::span<const float> row = keys.row(rows.row_begin + t - rows.position);
-    KeepKey(kept, t % b, row.data() + int64_t{kv_head} * geometry_.head_dim);
+    const int64_t row = rows.row_begin + t - rows.position;
+    const int64_t column = int64_t{kv_head} * geometry_.head_dim;
+    KeepKey(kept, t % b, keys.row(row).data() + column);
+    if (values != nullptr) KeepValue(kept, t % b, values->row(row).data() + column);
   }
   if (box && end == (ordinal + 1) * b) Box(kept);
 }
 
 void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
                      const KeptParts& parts, cpu::Workers& workers) {
-  if (!parts.records && !parts.keys && !parts.boxes) return;
+  if (!parts.records && !parts.keys && !parts.boxes && !parts.values) return;
   // With this copy the records are there too.
   const HostRows keys(backend, params.k, batch.num_rows());
+  std::optional<HostRows> values;
+  if (parts.values) values.emplace(backend, params.v, batch.num_rows());
   const int32_t b = geometry_.block_size;
   const int32_t kv_heads = geometry_.num_kv_heads;
   for (const SequenceRows& rows : batch.sequences) {
@@ -72,9 +84,10 @@ void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backe
     }
     const int32_t end = rows.position + rows.num_rows;
     const int32_t first = rows.position / b;
-    if (parts.keys || parts.boxes) {
+    if (parts.keys || parts.boxes || parts.values) {
       workers.Run(int64_t{(end + b - 1) / b - first} * kv_heads, [&](int64_t task, int) {
-        KeepBlock(rows, keys, first + static_cast<int32_t>(task / kv_heads),
+        KeepBlock(rows, keys, values ? &*values : nullptr,
+                  first + static_cast<int32_t>(task / kv_heads),
                   static_cast<int32_t>(task % kv_heads), parts.boxes);
       });
     }

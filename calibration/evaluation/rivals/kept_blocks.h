@@ -1,5 +1,5 @@
-// Copies on the host of what AppendKv stored in one layer, by block: records, keys and the box that
-// holds a block's keys. Rules that the product does not have choose blocks by them.
+// Copies on the host of what AppendKv stored in one layer, by block: records, keys, values and the
+// box that holds a block's keys. Rules that the product does not have choose blocks by them.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct KeptParts {
   bool records = false;
   bool keys = false;
   bool boxes = false;
+  bool values = false;
 };
 
 // Grows with the blocks that are appended to.
@@ -46,6 +47,10 @@ class KeptLayer {
     return {
         .values = At(block, kv_head).keys, .stride = Stride(), .count = static_cast<size_t>(count)};
   }
+  // The values of its tokens as they are stored, [b, d].
+  std::span<const float> values(int32_t block, int32_t kv_head) const {
+    return At(block, kv_head).values;
+  }
   // The least and the largest value of every coordinate over the keys of a full block, [d].
   std::span<const float> low(int32_t block, int32_t kv_head) const {
     return At(block, kv_head).low;
@@ -57,7 +62,8 @@ class KeptLayer {
  private:
   struct Block {
     BlockRecord record;
-    std::vector<float> keys;  // [d, stride]
+    std::vector<float> keys;    // [d, stride]
+    std::vector<float> values;  // [b, d]
     std::vector<float> low;
     std::vector<float> high;
   };
@@ -68,11 +74,12 @@ class KeptLayer {
   }
   size_t Stride() const { return KeyColumns::StrideFor(static_cast<size_t>(geometry_.block_size)); }
   const Block& At(int32_t block, int32_t kv_head) const { return blocks_[Index(block, kv_head)]; }
-  // The keys of `rows` that lie in one of their blocks; the block's box too, if `box` and it is
-  // full.
-  void KeepBlock(const SequenceRows& rows, const HostRows& keys, int32_t ordinal, int32_t kv_head,
-                 bool box);
+  // The keys of `rows` that lie in one of their blocks, and their values if there are any; the
+  // block's box too, if `box` and it is full.
+  void KeepBlock(const SequenceRows& rows, const HostRows& keys, const HostRows* values,
+                 int32_t ordinal, int32_t kv_head, bool box);
   void KeepKey(Block& block, int32_t offset, const float* key) const;
+  void KeepValue(Block& block, int32_t offset, const float* value) const;
   void Box(Block& block) const;
 
   KvGeometry geometry_;
@@ -96,6 +103,9 @@ struct RowBlocks {
   }
   std::span<const float> high(int32_t ordinal) const {
     return layer.high(Physical(ordinal), kv_head);
+  }
+  std::span<const float> values(int32_t ordinal) const {
+    return layer.values(Physical(ordinal), kv_head);
   }
   // The keys of the block that the row sees: all of a full block, those up to its own of the last
   // one.

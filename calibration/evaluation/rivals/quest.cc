@@ -9,9 +9,10 @@ namespace {
 
 class Quest final : public Rival {
  public:
-  explicit Quest(double share) : share_(share) {}
+  Quest(double share, int32_t dense_layers) : share_(share), dense_layers_(dense_layers) {}
 
   KeptParts needs() const override { return {.boxes = true}; }
+  int32_t dense_layers() const override { return dense_layers_; }
   int64_t IndexBytes(const KvGeometry& geometry, int32_t) const override {
     return 2 * geometry.head_dim * static_cast<int64_t>(SizeOf(geometry.dtype));
   }
@@ -27,12 +28,13 @@ class Quest final : public Rival {
 
  private:
   double share_;
+  int32_t dense_layers_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Rival> MakeQuest(double share) {
-  return std::make_shared<Quest>(share);
+std::shared_ptr<const Rival> MakeQuest(double share, int32_t dense_layers) {
+  return std::make_shared<Quest>(share, dense_layers);
 }
 
 }  // namespace eta

@@ -18,13 +18,14 @@ struct RivalHead {
   int32_t query_head = 0;
   std::span<const float> q = {};  // [d]
   float softmax_scale = 0.0f;
-  float threshold = 0.0f;  // tau_eff, by which a gate tempers
+  float threshold = 0.0f;                   // tau_eff, by which a gate tempers
+  std::span<const uint64_t> tempered = {};  // SequenceRows::tempered
   const AttentionOptions& options;
   const RowBlocks& blocks;  // of its row and KV head
 };
 
 // A rule's memory of a sequence's earlier rows, for one layer and query head: a number per block,
-// the last one included. It is empty before the first row.
+// the last one included, or per key. It is empty before the first row.
 using RivalMemory = std::vector<double>;
 
 // Immutable; thread-safe.
@@ -36,10 +37,15 @@ class Rival {
   virtual KeptParts needs() const = 0;
 
   // Sets, of `admitted` [N], 1 at the blocks that the head admits. Those that are always read have
-  // it already.
+  // it already. By key it is [T], the row's keys: what is admitted alone is attended to and read,
+  // no tail beside it. REQUIRES: by key, the row's own key is admitted.
   virtual void Admit(const RivalHead& head, std::span<uint8_t> admitted) const = 0;
+  virtual bool by_key() const { return false; }
+  // The first layers, of which it reads all and is not asked.
+  virtual int32_t dense_layers() const { return 0; }
 
-  // Bytes that the rule reads of every full block and KV head to choose for its query heads.
+  // Bytes that the rule reads of every full block and KV head to choose for its query heads, in a
+  // layer that is not dense.
   virtual int64_t IndexBytes(const KvGeometry& geometry, int32_t group_size) const = 0;
 
   // A rule that remembers sees all rows of a sequence in their order: prompt rows, which attend to

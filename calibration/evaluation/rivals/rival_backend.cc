@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <utility>
 
 #include "calibration/evaluation/rivals/host_rows.h"
+#include "calibration/evaluation/rivals/key_attention.h"
 #include "kernels/block_bound.h"
 
 namespace eta {
@@ -21,15 +23,31 @@ struct RivalBackend::Selecting {
     return q.row(row).subspan(static_cast<size_t>(head) * d, d);
   }
   int32_t group() const { return params.num_query_heads / params.geometry.num_kv_heads; }
+  // The keys of the row that the head admits, [T].
+  std::vector<uint8_t>& Keys(int32_t row, int32_t head) {
+    return keys[static_cast<size_t>(row) * static_cast<size_t>(params.num_query_heads) +
+                static_cast<size_t>(head)];
+  }
+  // Those that any head of the group admits.
+  std::vector<uint8_t> GroupKeys(int32_t row, int32_t kv_head) {
+    std::vector<uint8_t> all = Keys(row, kv_head * group());
+    for (int32_t h = 1; h < group(); ++h) {
+      std::ranges::transform(Keys(row, kv_head * group() + h), all, all.begin(), std::bit_or<>());
+    }
+    return all;
+  }
 
-  const SelectBlocksParams& params;
+  const SelectBlocksParams params;
   const KeptLayer& layer;
-  HostRows q;           // [R, HQ * d]
-  HostRows thresholds;  // [R, HQ]
+  HostRows q;                                   // [R, HQ * d]
+  HostRows thresholds;                          // [R, HQ]
+  std::vector<std::vector<uint8_t>> keys = {};  // [R * HQ], by key
 };
 
 RivalBackend::RivalBackend(std::shared_ptr<Backend> backend, int num_threads)
     : ForwardingBackend(std::move(backend)), workers_(std::max(1, num_threads)) {}
+
+RivalBackend::~RivalBackend() = default;
 
 void RivalBackend::Use(std::shared_ptr<const Rival> rival) {
   Prepare({rival});
@@ -77,6 +95,7 @@ KeptParts RivalBackend::Needs() const {
     parts.records = parts.records || needs.records;
     parts.keys = parts.keys || needs.keys;
     parts.boxes = parts.boxes || needs.boxes;
+    parts.values = parts.values || needs.values;
   }
   return parts;
 }
@@ -117,24 +136,31 @@ RivalHead RivalBackend::HeadOf(const Selecting& selecting, const ChosenRow& row,
           .softmax_scale = selecting.params.softmax_scale,
           .threshold =
               selecting.thresholds.row(row.index)[static_cast<size_t>(query_head)] - options.offset,
+          .tempered = row.sequence.tempered,
           .options = options,
           .blocks = blocks};
 }
 
 // Several heads of a group may choose at a time.
-void RivalBackend::ChooseFor(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+void RivalBackend::ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t query_head,
                              RivalMemory* memory) {
   const KvGeometry& geometry = selecting.params.geometry;
   const AttentionOptions& options = row.sequence.attention;
   const int32_t kv_head = query_head / selecting.group();
   const int32_t full = row.num_keys / geometry.block_size;
-  std::vector<uint8_t> admitted(static_cast<size_t>(full));
-  for (int32_t j = 0; j < full; ++j) {
-    admitted[static_cast<size_t>(j)] = IsAlwaysRead(options, j, full) ? 1 : 0;
+  const int32_t unit = rival_->by_key() ? 1 : geometry.block_size;
+  std::vector<uint8_t> admitted(static_cast<size_t>(row.num_keys / unit));
+  const auto block_of = [&](size_t i) {
+    return static_cast<int32_t>(i) * unit / geometry.block_size;
+  };
+  for (size_t i = 0; i < admitted.size() && block_of(i) < full; ++i) {
+    admitted[i] = IsAlwaysRead(options, block_of(i), full) ? 1 : 0;
   }
   const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
   const RivalHead head = HeadOf(selecting, row, query_head, blocks);
-  if (memory != nullptr) {
+  if (selecting.params.layer < rival_->dense_layers()) {
+    std::ranges::fill(admitted, uint8_t{1});
+  } else if (memory != nullptr) {
     rival_->AdmitAndRemember(head, admitted, *memory);
   } else {
     rival_->Admit(head, admitted);
@@ -142,9 +168,13 @@ void RivalBackend::ChooseFor(const Selecting& selecting, const ChosenRow& row, i
   const int64_t list = int64_t{row.index} * geometry.num_kv_heads + kv_head;
   uint32_t* heads = heads_.data() + list * selecting.params.selection.capacity;
   const uint32_t bit = uint32_t{1} << (query_head % selecting.group());
-  for (size_t j = 0; j < admitted.size(); ++j) {
-    if (admitted[j] != 0) std::atomic_ref(heads[j]).fetch_or(bit, std::memory_order_relaxed);
+  int32_t listed = -1;
+  for (size_t i = 0; i < admitted.size() && block_of(i) < full; ++i) {
+    if (admitted[i] == 0 || block_of(i) == listed) continue;
+    listed = block_of(i);
+    std::atomic_ref(heads[listed]).fetch_or(bit, std::memory_order_relaxed);
   }
+  if (rival_->by_key()) selecting.Keys(row.index, query_head) = std::move(admitted);
 }
 
 void RivalBackend::SampleBounds(const Selecting& selecting) {
@@ -212,8 +242,12 @@ void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
 }
 
 // A head that remembers takes its rows in their order.
-void RivalBackend::ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows) {
+void RivalBackend::ChooseAll(Selecting& selecting, const std::vector<ChosenRow>& rows) {
   const SelectBlocksParams& params = selecting.params;
+  if (rival_->by_key()) {
+    selecting.keys.resize(static_cast<size_t>(batch_.num_rows()) *
+                          static_cast<size_t>(params.num_query_heads));
+  }
   heads_.assign(static_cast<size_t>(int64_t{batch_.num_rows()} * params.geometry.num_kv_heads *
                                     params.selection.capacity),
                 0);
@@ -246,15 +280,78 @@ void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   if (layer == nullptr || (sample_ == nullptr && chosen.empty() && watched.empty())) {
     return ForwardingBackend::SelectBlocks(params);
   }
-  const Selecting selecting(params, *layer, *this, batch_.num_rows());
-  if (sample_ != nullptr) SampleBounds(selecting);
+  auto selecting = std::make_unique<Selecting>(params, *layer, *this, batch_.num_rows());
+  if (sample_ != nullptr) SampleBounds(*selecting);
   if (!watched.empty()) {
-    for (const Rival* rival : watching) WatchAll(*rival, selecting, watched);
+    for (const Rival* rival : watching) WatchAll(*rival, *selecting, watched);
   }
   if (chosen.empty()) return ForwardingBackend::SelectBlocks(params);
-  ChooseAll(selecting, chosen);
+  ChooseAll(*selecting, chosen);
   ForwardingBackend::ListBlocks({params.q, heads_.data(), params.num_query_heads, params.geometry,
                                  params.selection, params.counts});
+  if (!rival_->by_key()) return;
+  CountKeys(*selecting, chosen);
+  by_key_ = std::move(selecting);
+}
+
+// In the place of the counts of the blocks that are listed.
+void RivalBackend::CountKeys(Selecting& selecting, const std::vector<ChosenRow>& rows) {
+  const SelectBlocksParams& params = selecting.params;
+  const auto note = [this](int32_t* counts, int64_t at, const std::vector<uint8_t>& keys) {
+    const auto count = static_cast<int32_t>(std::ranges::count(keys, 1));
+    if (counts != nullptr) counted_.emplace_back(counts + at, count);
+  };
+  for (const ChosenRow& row : rows) {
+    for (int32_t h = 0; h < params.num_query_heads; ++h) {
+      note(params.counts.tokens_attended, int64_t{row.index} * params.num_query_heads + h,
+           selecting.Keys(row.index, h));
+    }
+    for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
+      const std::vector<uint8_t> keys = selecting.GroupKeys(row.index, h);
+      const int64_t at = int64_t{row.index} * params.geometry.num_kv_heads + h;
+      note(params.counts.tokens_read, at, keys);
+      note(params.counts.values_read, at, keys);
+    }
+  }
+}
+
+// The other backend attends to the blocks, and what it computed is written over.
+void RivalBackend::DecodeAttention(const AttentionParams& params) {
+  ForwardingBackend::DecodeAttention(params);
+  const std::unique_ptr<Selecting> chosen = std::move(by_key_);
+  if (chosen == nullptr) return;
+  const KeyGate gate = {params.gate == Gate::kSilu, params.beta};
+  const std::vector<ChosenRow> rows = Rows(/*chosen=*/true);
+  const auto d = static_cast<int64_t>(params.geometry.head_dim);
+  const auto element = static_cast<int64_t>(SizeOf(params.out.dtype));
+  std::vector<std::byte> out(static_cast<size_t>(std::ssize(rows) * params.out.cols * element));
+  workers_.Run(std::ssize(rows) * params.num_query_heads, [&](int64_t task, int) {
+    const ChosenRow& row = rows[static_cast<size_t>(task / params.num_query_heads)];
+    const auto query_head = static_cast<int32_t>(task % params.num_query_heads);
+    const int32_t kv_head = query_head / chosen->group();
+    const AttentionOptions& options = row.sequence.attention;
+    const RowBlocks blocks = {chosen->layer, row.sequence.block_table, kv_head, row.num_keys};
+    const std::vector<float> attended = AttendToKeys(
+        HeadOf(*chosen, row, query_head, blocks), gate, gate.silu && options.uniform_floor,
+        options.shared_reads ? chosen->GroupKeys(row.index, kv_head)
+                             : chosen->Keys(row.index, query_head));
+    for (int64_t i = 0; i < d; ++i) {
+      StoreElement(params.out.dtype, out.data(), task * d + i, attended[static_cast<size_t>(i)]);
+    }
+  });
+  // In one piece where rows follow one another.
+  const int64_t rows_of_piece = params.out.stride == params.out.cols ? std::ssize(rows) : 1;
+  const int64_t bytes = rows_of_piece * params.out.cols * element;
+  for (int64_t i = 0; i < std::ssize(rows); i += rows_of_piece) {
+    Upload(reinterpret_cast<std::byte*>(params.out.row(rows[static_cast<size_t>(i)].index)),
+           out.data() + i * params.out.cols * element, static_cast<size_t>(bytes));
+  }
+}
+
+absl::Status RivalBackend::Finish() {
+  const absl::Status status = ForwardingBackend::Finish();
+  for (const auto& [at, count] : std::exchange(counted_, {})) *at = count;
+  return status;
 }
 
 }  // namespace eta

@@ -1,7 +1,9 @@
 // A backend on which a rival chooses the blocks of decode rows in the place of SelectBlocks. All
-// else is the other backend's: its attention reads the blocks that were chosen (ListBlocks). The
-// rule runs on the host, over copies of the queries and keys; so a backend that defers stops twice
-// in every layer. Steps are finished one by one: none is noted while another runs.
+// else is the other backend's: its attention reads the blocks that were chosen (ListBlocks). Where
+// a rival chooses by key, the blocks with such a key are listed, and attention over the keys alone,
+// computed on the host, takes the place of the backend's; counts are of keys. The rule runs on the
+// host, over copies of the queries and keys; so a backend that defers stops twice in every layer.
+// Steps are finished one by one: none is noted while another runs.
 #pragma once
 
 #include <map>
@@ -21,6 +23,7 @@ class RivalBackend : public ForwardingBackend {
  public:
   // `num_threads` choose at a time, at least 1.
   RivalBackend(std::shared_ptr<Backend> backend, int num_threads);
+  ~RivalBackend() override;
 
   // The rival chooses from the next sequence's beginning on; null: the backend itself does. One
   // that remembers serves one sequence at a time, which begins at position 0.
@@ -43,6 +46,8 @@ class RivalBackend : public ForwardingBackend {
   void Plan(const BatchView& batch) override;
   void AppendKv(const AppendKvParams& params) override;
   void SelectBlocks(const SelectBlocksParams& params) override;
+  void DecodeAttention(const AttentionParams& params) override;
+  absl::Status Finish() override;
 
  private:
   struct ChosenRow {
@@ -51,7 +56,7 @@ class RivalBackend : public ForwardingBackend {
     int32_t num_keys;  // T
   };
 
-  // What SelectBlocks is given, on the host.
+  // What SelectBlocks is given, on the host, and what is chosen by key.
   struct Selecting;
 
   // By the layer's tiles and by rival, for each query head.
@@ -64,10 +69,11 @@ class RivalBackend : public ForwardingBackend {
                                        const std::vector<ChosenRow>& rows);
   RivalHead HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
                    const RowBlocks& blocks) const;
-  void ChooseFor(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
+  void ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t query_head,
                  RivalMemory* memory);
   void WatchAll(const Rival& rival, const Selecting& selecting, const std::vector<ChosenRow>& rows);
-  void ChooseAll(const Selecting& selecting, const std::vector<ChosenRow>& rows);
+  void ChooseAll(Selecting& selecting, const std::vector<ChosenRow>& rows);
+  void CountKeys(Selecting& selecting, const std::vector<ChosenRow>& rows);
   void SampleBounds(const Selecting& selecting);
 
   cpu::Workers workers_;
@@ -79,8 +85,10 @@ class RivalBackend : public ForwardingBackend {
   int32_t sample_from_ = 0;
   int32_t sample_stride_ = 1;
   BatchView batch_;
-  std::vector<uint32_t> heads_;  // [R, HKV, capacity], of the layer that chose last
-  std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
+  std::vector<uint32_t> heads_;        // [R, HKV, capacity], of the layer that chose last
+  std::unique_ptr<Selecting> by_key_;  // of that layer
+  std::vector<std::pair<int32_t*, int32_t>> counted_;  // counts of keys, written when it finishes
+  std::map<const std::byte*, KeptLayer> layers_;       // by the layer's tiles
   Memories memories_;
   Memories watched_;  // memories_ at the first Choose after Prepare
 };

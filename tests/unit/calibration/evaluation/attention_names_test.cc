@@ -26,6 +26,8 @@ TEST(AttentionName, HasAKindAndItsNumber) {
   EXPECT_THAT(Parsed("relative:-4.6").number, Optional(-4.6f));
   EXPECT_EQ(Parsed("topk:0.25").kind, AttentionKind::kTopK);
   EXPECT_EQ(Parsed("quest:0.1").kind, AttentionKind::kQuest);
+  EXPECT_THAT(Parsed("quest:0.1").second, Optional(2.0f)) << "layers that its authors leave dense";
+  EXPECT_THAT(Parsed("quest:0.1:0").second, Optional(0.0f));
   EXPECT_EQ(Parsed("oracle:-3.9").kind, AttentionKind::kOracle);
   EXPECT_EQ(Parsed("constants:0.35").kind, AttentionKind::kConstants);
   EXPECT_THAT(Parsed("constants:0.35").number, Optional(0.35f));
@@ -35,6 +37,7 @@ TEST(AttentionName, HasAKindAndItsNumber) {
   EXPECT_THAT(Parsed("bigbird:256:16").second, Optional(16.0f));
   EXPECT_EQ(Parsed("h2o:256:0.1").kind, AttentionKind::kH2o);
   EXPECT_THAT(Parsed("h2o:256:0.1").second, Optional(0.1f));
+  EXPECT_EQ(Parsed("h2o_blocks:256:0.1").kind, AttentionKind::kH2oBlocks);
   EXPECT_EQ(Parsed("profile:a+b=c.json").file, "a+b=c.json") << "b is no setting";
 }
 
@@ -78,6 +81,9 @@ TEST(AttentionName, AnythingElseIsRefused) {
                            "topk:-0.1",
                            "topk:nan",
                            "quest:0.1x",
+                           "quest:0.1:",
+                           "quest:0.1:-1",
+                           "quest:0.1:2:3",
                            "oracle",
                            "oracle:1e9",
                            "constants",
@@ -98,7 +104,8 @@ TEST(AttentionName, AnythingElseIsRefused) {
                            "bigbird::4",
                            "h2o:256",
                            "h2o:256:1.5",
-                           "h2o:256:0.1:2"}) {
+                           "h2o:256:0.1:2",
+                           "h2o_blocks:256"}) {
     EXPECT_EQ(GetErrorDetail(ParseAttentionName(text).status()).field, "attention") << text;
   }
   for (const auto& [text, field] : std::vector<std::pair<std::string, std::string>>{
@@ -137,7 +144,8 @@ TEST_F(AttentionFlagsTest, APlainModelTakesRelativeThresholdsAndRivals) {
        {"dynamic", "relative:-3.2+reads=own", "dynamic+confirm=true",
         "dynamic+prefill_attention=sparse", "topk:0.25+sink_blocks=0", "quest:0.1", "oracle:-3.9",
         "constants:0.8", "window:40", "streaming:0.25", "bigbird:32:3", "h2o:32:0.2",
-        "topk:0.25+index=moment", "relative+block_size=4", "window:16+block_size=4"}) {
+        "h2o_blocks:32:0.2", "quest:0.1:0", "bigbird:32:3+sink_blocks=1", "topk:0.25+index=moment",
+        "relative+block_size=4", "window:16+block_size=4"}) {
     EXPECT_EQ(Perplexity(plain, std::string("--mass=0.5 --attention=") + way), 0) << way;
   }
   EXPECT_EQ(Perplexity(plain, "--attention=dynamic --index=moment"), 2);

@@ -131,7 +131,7 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
       SequenceRunner::Create(checkpoint_, *backend, {.geometry = geometry, .max_context = 700});
   ASSERT_TRUE(runner.ok()) << runner.status();
   const std::shared_ptr<const Rival> h2o =
-      MakeH2o({.window = {0.2}, .share = 0.2, .silu = true, .beta = 5.0f});
+      MakeH2o({.window = {0.2}, .share = 0.2, .gate = {true, 5.0f}});
   std::vector<EvaluatedAttention> ways = {{{}, "h2o", h2o},
                                           {{.options = {.admit_all = true}}, "full"},
                                           {{.options = {.offset = 1.0f}}, "offset"},

@@ -139,8 +139,10 @@ TEST_P(RivalsOnDevices, ReadAndLoseAsMuchAsInHostMemory) {
         Way(MakeTopK(0.3), sinks),
         Way(MakeQuest(0.3)),
         Way(MakeWindow({0.4}), {.pinned_blocks = 0}),
-        Way(MakeWindow({0.2}, 4), sinks),
-        Way(MakeH2o({.window = {0.2}, .share = 0.3, .silu = gated, .beta = 5.0f}), sinks)};
+        Way(MakeBigBird({0.2}, 7), {.pinned_blocks = 0}),
+        Way(MakeH2o({.window = {0.2}, .share = 0.3, .gate = {gated, 5.0f}}), sinks),
+        Way(MakeH2o({.window = {0.2}, .share = 0.3, .gate = {gated, 5.0f}, .by_key = false}),
+            sinks)};
     if (!gated) {
       ways.push_back(Way(MakeOracle(-3.9f)));
       ways.push_back(Way(nullptr, {.pinned_blocks = 1}));

@@ -68,8 +68,12 @@ TEST(BlockScores, AreProductsAndTheirMassIsTheirLogSumExp) {
       ASSERT_EQ(got.size(), n);
       for (size_t t = 0; t < n; ++t) EXPECT_NEAR(got[t], scores[t], 1e-4) << d << " " << n;
       EXPECT_NEAR(LogMass(by_coordinate, q, 0.5f), std::log(mass), 1e-4) << d << " " << n;
-      EXPECT_NEAR(GatedLogMass(by_coordinate, q, 0.5f, gate, /*own=*/true), std::log(gated), 1e-4)
+      std::vector<float> logits = GatedLogits(by_coordinate, q, 0.5f, gate, /*own=*/true);
+      ASSERT_EQ(logits.size(), n);
+      const float max = *std::ranges::max_element(logits);
+      EXPECT_NEAR(max + std::log(Exponentials(logits, max)), std::log(gated), 1e-4)
           << d << " " << n;
+      EXPECT_EQ(*std::ranges::max_element(logits), 1.0f);
     }
   }
 }
@@ -145,13 +149,16 @@ class RivalsTest : public ::testing::Test {
 
 TEST_F(RivalsTest, WhoeverAdmitsAllComputesFullAttention) {
   const AttentionOptions options = {.shared_reads = true};
-  const auto scores = Score({{{.options = {.uniform_floor = false, .admit_all = true}}, "full"},
-                             Way(MakeTopK(1.0), options),
-                             Way(MakeQuest(1.0), options),
-                             Way(MakeOracle(-100.0f), options),
-                             Way(MakeWindow({1e6}), options),
-                             Way(MakeWindow({1.0}, 1), options),
-                             Way(MakeH2o({.window = {16.0}, .share = 1.0}), options)});
+  const auto scores =
+      Score({{{.options = {.uniform_floor = false, .admit_all = true}}, "full"},
+             Way(MakeTopK(1.0), options),
+             Way(MakeQuest(1.0), options),
+             Way(MakeQuest(0.0, 2), options),
+             Way(MakeOracle(-100.0f), options),
+             Way(MakeWindow({1e6}), options),
+             Way(MakeBigBird({1.0}, 1), options),
+             Way(MakeH2o({.window = {16.0}, .share = 1.0}), options),
+             Way(MakeH2o({.window = {16.0}, .share = 1.0, .by_key = false}), options)});
   for (const AttentionScore& score : scores) {
     EXPECT_NEAR(score.loss.mean, scores[0].loss.mean, 1e-5);
     EXPECT_DOUBLE_EQ(score.union_density, 1.0);
@@ -173,6 +180,17 @@ TEST_F(RivalsTest, WhoeverAdmitsNothingReadsWhatIsAlwaysRead) {
     EXPECT_NEAR(score.head_density, wanted, 1e-9);
     EXPECT_FALSE(score.recall.has_value());
   }
+}
+
+TEST_F(RivalsTest, LayersThatStayDenseReadAllAndChooseNothing) {
+  const AttentionOptions options = {.pinned_blocks = 2, .sink_blocks = 1};
+  const auto scores = Score({Way(MakeQuest(0.2), options), Way(MakeQuest(0.2, 1), options),
+                             Way(MakeQuest(0.2, 2), options)});
+  // Of the two layers.
+  EXPECT_NEAR(scores[1].union_density, (1.0 + scores[0].union_density) / 2.0, 0.06);
+  EXPECT_NEAR(scores[1].index_read, scores[0].index_read / 2.0, 1e-9);
+  EXPECT_DOUBLE_EQ(scores[2].union_density, 1.0);
+  EXPECT_DOUBLE_EQ(scores[2].index_read, 0.0);
 }
 
 TEST_F(RivalsTest, SharedReadsAttendToWhatTheGroupReads) {
@@ -224,13 +242,15 @@ TEST(FitConstants, TempersKeysAsTheirJudgeDoes) {
   EXPECT_NE(plain, fitted(true, special_ids));
 }
 
-// The kinds that read records, boxes, keys and sums; a window has none.
+// The kinds that read records, boxes, keys and sums; a window has none. By key H2O has sums of the
+// keys that it keeps: a quarter, and half of the others.
 TEST_F(RivalsTest, WhatIsReadToChooseIsCountedInBytes) {
   const AttentionOptions options = {.pinned_blocks = 2, .sink_blocks = 1};
-  const auto scores = Score({Way(nullptr, options), Way(MakeTopK(0.3), options),
-                             Way(MakeQuest(0.3), options), Way(MakeOracle(-2.0f), options),
-                             Way(MakeH2o({.window = {16.0}, .share = 0.3}), options),
-                             Way(MakeWindow({16.0}), options)});
+  const auto scores = Score(
+      {Way(nullptr, options), Way(MakeTopK(0.3), options), Way(MakeQuest(0.3), options),
+       Way(MakeOracle(-2.0f), options),
+       Way(MakeH2o({.window = {16.0}, .share = 0.3, .by_key = false}), options),
+       Way(MakeWindow({16.0}), options), Way(MakeH2o({.window = {0.25}, .share = 0.5}), options)});
   // Of a KV head: K and V of a token take 2 * 32 * 4 bytes.
   const auto share = [](double bytes_per_block) {
     double sum = 0.0;
@@ -239,7 +259,8 @@ TEST_F(RivalsTest, WhatIsReadToChooseIsCountedInBytes) {
     }
     return sum / (kContext - kPrefill);
   };
-  const double wanted[] = {3 * 32 + 4, 3 * 32 + 4, 2 * 32 * 4, 16 * 32 * 4, 2 * 4, 0};
+  const double wanted[] = {3 * 32 + 4, 3 * 32 + 4, 2 * 32 * 4,        16 * 32 * 4,
+                           2 * 4,      0,          16 * 0.625 * 2 * 4};
   for (size_t i = 0; i < scores.size(); ++i) {
     EXPECT_NEAR(scores[i].index_read, share(wanted[i]), 1e-9) << i;
     EXPECT_NEAR(scores[i].bytes_read(), scores[i].union_density + share(wanted[i]), 1e-9) << i;

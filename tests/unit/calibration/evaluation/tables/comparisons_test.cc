@@ -135,7 +135,7 @@ TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
   const double wide = share("dynamic+z=16+offset=-0.5", true);
   EXPECT_GT(narrow, wide);
   EXPECT_LT(wide, 0.01) << "so wide a bound bounds";
-  EXPECT_GT(share("quest:0.05", true), 0.0);
+  EXPECT_GT(share("quest:0.05:0", true), 0.0);
   EXPECT_EQ(share("quest:1", true), 0.0);
   misses.Reset();
   EXPECT_TRUE(arms.Score("full", *windows, 200).ok());
