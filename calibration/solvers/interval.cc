@@ -29,15 +29,16 @@ double StudentQuantile(double freedom) {
   return x + (g1 + (g2 + (g3 + g4 / freedom) / freedom) / freedom) / freedom;
 }
 
-MeanInterval BlockMeanInterval(std::span<const float> values) {
+MeanInterval BlockMeanInterval(std::span<const float> values, int block) {
   MeanInterval interval;
   if (values.empty()) return interval;
   interval.mean = Sum(values) / static_cast<double>(values.size());
-  const size_t blocks = values.size() / kIntervalBlock;
+  const auto tokens = static_cast<size_t>(block);
+  const size_t blocks = values.size() / tokens;
   if (blocks < kMinIntervalBlocks) return interval;
   std::vector<double> means(blocks);
   for (size_t i = 0; i < blocks; ++i) {
-    means[i] = Sum(values.subspan(i * kIntervalBlock, kIntervalBlock)) / kIntervalBlock;
+    means[i] = Sum(values.subspan(i * tokens, tokens)) / block;
   }
   const auto n = static_cast<double>(blocks);
   const double centre = std::accumulate(means.begin(), means.end(), 0.0) / n;

@@ -2,6 +2,7 @@
 //
 // Neighbouring tokens are not independent. So the tokens are grouped into blocks of consecutive
 // ones, and the interval is Student's over the block means: mean +- t(0.975, n - 1) * s / sqrt(n).
+// Blocks of one window of text depend on one another too: where windows are known, a block is one.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,9 @@ struct MeanInterval {
 
 inline constexpr int kMinIntervalBlocks = 4;
 
-// The mean is over all values. Only the deviation leaves out a last partial block.
-MeanInterval BlockMeanInterval(std::span<const float> values);
+// The mean is over all values. Only the deviation leaves out a last partial block. REQUIRES: block
+// > 0.
+MeanInterval BlockMeanInterval(std::span<const float> values, int block = kIntervalBlock);
 
 // Student's t quantile at 0.975. REQUIRES: freedom >= 3.
 double StudentQuantile(double freedom);

@@ -135,7 +135,8 @@ class Evaluation {
     }
     const Seconds taken = std::chrono::steady_clock::now() - start;
     score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
-    score.loss = BlockMeanInterval(score.losses);
+    score.window = static_cast<int32_t>(score.losses.size() / windows.size());
+    score.loss = BlockMeanInterval(score.losses, score.window);
     score.top_1 /= static_cast<double>(score.losses.size());
     score.shadow = meters.shadow.Summary();
     score.divergence = meters.divergence.Mean();
@@ -154,11 +155,11 @@ class Evaluation {
   }
 
  private:
-  // A rival's selection knows no thresholds that keys could reach.
   // The backend measures the blocks that it lists, not single keys.
   static bool MeasuresMass(const EvaluatedAttention& attention) {
     return !attention.options.admit_all && !(attention.rival && attention.rival->by_key());
   }
+  // A rival's selection knows no thresholds that keys could reach.
   bool Recall(const EvaluatedAttention& attention) const {
     return options_.recall && !attention.rival;
   }
@@ -223,6 +224,12 @@ class Evaluation {
 
 }  // namespace
 
+MeanInterval PairedDifference(const AttentionScore& score, const AttentionScore& other) {
+  std::vector<float> difference(score.losses.size());
+  std::ranges::transform(score.losses, other.losses, difference.begin(), std::minus<>());
+  return BlockMeanInterval(difference, score.window);
+}
+
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,
     std::span<const EvaluatedAttention> attentions, const PerplexityOptions& options) {
@@ -242,10 +249,7 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
   for (const EvaluatedAttention& attention : attentions) {
     ASSIGN_OR_RETURN(AttentionScore score, evaluation.Score(attention, windows));
     scores.push_back(std::move(score));
-    std::vector<float> difference(scores.front().losses.size());
-    std::ranges::transform(scores.back().losses, scores.front().losses, difference.begin(),
-                           std::minus<>());
-    scores.back().loss_over_first = BlockMeanInterval(difference);
+    scores.back().loss_over_first = PairedDifference(scores.back(), scores.front());
   }
   return scores;
 }

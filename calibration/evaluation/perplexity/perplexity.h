@@ -34,6 +34,7 @@ struct PerplexityOptions {
 
 struct AttentionScore {
   std::vector<float> losses;     // negative log-probability of every scored token, in text order
+  int32_t window = 0;            // scored tokens of one window; intervals are over windows
   MeanInterval loss;             // nats per token; perplexity = exp
   MeanInterval loss_over_first;  // paired difference to the first attention's, token by token
   double top_1 = 0.0;            // share of scored tokens that were the most likely ones
@@ -51,6 +52,9 @@ struct AttentionScore {
   // Bytes read over those of all K and V.
   double bytes_read() const { return (union_density + v_read) / 2.0 + index_read; }
 };
+
+// The paired difference of losses, token by token. REQUIRES: of the same windows.
+MeanInterval PairedDifference(const AttentionScore& score, const AttentionScore& other);
 
 // Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill
 // + 1. Errors of `runners`; InvalidArgument for a share `kl` whose logits do not fit in memory.

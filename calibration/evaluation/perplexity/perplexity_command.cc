@@ -98,7 +98,7 @@ void AddPerplexityCommand(CLI::App& app, absl::Status& status) {
           "keys.\n"
           "Full attention is gated like the rest and prunes nothing: its densities are 1. "
           "Intervals\n"
-          "are 95 %, over blocks of 256 consecutive tokens.");
+          "are 95 %, over windows; fewer than 4 have none.");
 }
 
 }  // namespace eta

@@ -15,8 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string IntervalMethod() {
-  return absl::StrCat("95 %, Student's t over the mean losses of blocks of ", kIntervalBlock,
-                      " consecutive tokens; ratios pair the same tokens");
+  return absl::StrCat("95 %, Student's t over the mean losses of windows, at least ",
+                      kMinIntervalBlocks, " of them; ratios pair the same tokens");
 }
 
 std::string WithInterval(const MeanInterval& loss) {

@@ -129,6 +129,10 @@ TEST(Interval, CoversTheMeanAsStudentWouldHaveIt) {
   EXPECT_DOUBLE_EQ(interval.mean, 2.5);
   ASSERT_TRUE(interval.half_width.has_value());
   EXPECT_NEAR(*interval.half_width, 3.1824 * std::sqrt(5.0 / 3.0) / 2.0, 0.01);
+  // The same means, of windows of two tokens.
+  const std::vector<float> windows = {0, 2, 1, 3, 2, 4, 3, 5};
+  EXPECT_DOUBLE_EQ(*BlockMeanInterval(windows, 2).half_width, *interval.half_width);
+  EXPECT_FALSE(BlockMeanInterval(windows, 3).half_width.has_value());
 }
 
 TEST(Interval, IsNotInventedFromTooFewBlocks) {
