@@ -7,6 +7,9 @@ of that heading and of those below it:
   Measured with: models whose reads these figures do not depend on.
   Measured with: an earlier eta-27m, REASON.      where it cannot be measured anew
 
+Settings that eta-eval printed below the tables of a file begin with a model's fingerprint and its
+defaults: the tables of one page have the same ones.
+
 A model's fingerprint is over its files; that of the defaults is over what a request's attention is
 where it says nothing, and what a model's is where config.json says nothing.
 
@@ -85,9 +88,18 @@ def judge(said, prints):
     return None
 
 
+def mixed(lines):
+    """(line, what is wrong) of settings that name another model or other defaults than the first."""
+    settings = [(index + 1, re.match(r"Settings: model \w+; defaults [^;]*?(?=;|\.$)", line))
+                for index, line in enumerate(lines) if line.startswith("Settings: ")]
+    named = [match[0] for _, match in settings if match]
+    return [(line, "settings of another model or other defaults than the page's first")
+            for line, match in settings if named and (not match or match[0] != named[0])]
+
+
 def broken(text, prints):
     """(line, what is wrong) of one RESULTS file."""
-    found, scopes, in_code, in_table = [], [], False, False
+    found, scopes, in_code, in_table = mixed(text.splitlines()), [], False, False
     lines = text.splitlines()
     for index, line in enumerate(lines):
         if line.startswith("```"):

@@ -40,6 +40,15 @@ class Figures(unittest.TestCase):
                      "one @ 00000001, defaults @ 0000000d"):
             self.assertEqual(len(self.wrong("# A", f"Measured with: {line}", TABLE)), 1, line)
 
+    def test_settings_of_one_page(self):
+        first = "Settings: model 0a; defaults c -3.9, index outlier; context 2048."
+        for other, count in (("Settings: model 0a; defaults c -3.9, index outlier.", 0),
+                             ("Settings: model 0b; defaults c -3.9, index outlier; seed 1.", 1),
+                             ("Settings: model 0a; defaults c -4.3, index outlier; seed 1.", 1),
+                             ("Settings: context 2048.", 1)):
+            self.assertEqual(len(self.wrong("# A", first, other)), count, other)
+        self.assertEqual(self.wrong("# A", "Settings: context 2048.", "Settings: seed 1."), [])
+
     def test_a_fingerprint_is_of_code_not_of_comments(self):
         one = code_in_braces("x {\n  float z = 1.5f;  // width\n  if (a) { b; }\n} rest", "x {")
         self.assertEqual(one, "floatz=1.5f;if(a){b;}")
