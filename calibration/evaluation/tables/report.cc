@@ -23,7 +23,8 @@ constexpr uint64_t kMostSectionBytes = uint64_t{4} << 20;
 std::string SettingsKey(const TableBench& bench, const std::string& key, const char* table) {
   const TableSettings& settings = bench.settings();
   std::string text = absl::StrCat(table, "\n", key, "\n", settings.quick, " ", settings.seed, " ",
-                                  settings.context, " ", settings.samples, " ", settings.data);
+                                  settings.context, " ", settings.samples, " ", settings.questions,
+                                  " ", settings.data);
   for (const BenchText& read : bench.Texts()) {
     std::error_code error;
     const auto size = std::filesystem::file_size(read.path, error);
@@ -77,7 +78,7 @@ class Report {
       if (options_.progress) options_.progress((done_ + kind.weight * share) / weight_, kind.name);
     };
     bench_.Progress(0, 1);
-    const absl::StatusOr<Table> table = kind.measure(bench_);
+    const absl::StatusOr<Table> table = MeasureTable(kind, bench_);
     bench_.progress = nullptr;
     if (absl::IsFailedPrecondition(table.status())) {
       unmeasured_.push_back(

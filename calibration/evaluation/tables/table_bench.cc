@@ -4,10 +4,14 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "calibration/evaluation/attention/attention_resolution.h"
 #include "calibration/evaluation/text/windows.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/status_macros.h"
+#include "engine/model/model_fingerprint.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -40,6 +44,11 @@ absl::StatusOr<std::unique_ptr<TableBench>> TableBench::Load(const RuntimeOption
 
 int32_t TableBench::Samples(int32_t whole, int32_t small) const {
   if (settings_.samples > 0) return settings_.samples;
+  return quick() ? small : whole;
+}
+
+int32_t TableBench::Questions(int32_t whole, int32_t small) const {
+  if (settings_.questions > 0) return settings_.questions;
   return quick() ? small : whole;
 }
 
@@ -83,6 +92,23 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> TableBench::Windows(const Benc
   ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> all,
                    ReadWindows(*source, *tokenizer_, context, /*max_windows=*/0, kMostTextTokens));
   return KeepSpread(std::move(all), windows);
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> TableBench::Provenance() {
+  constexpr size_t kDigits = 12;  // as servers and etactl show it
+  const Checkpoint& checkpoint = runtime_->checkpoint();
+  ASSIGN_OR_RETURN(const auto read, ParseModelConfig(checkpoint.config_json()));  // without flags
+  ASSIGN_OR_RETURN(const std::string model, ModelFingerprint(read, checkpoint));
+  const auto own = Attention("dynamic", Geometry());
+  std::string defaults = "none with this index";
+  if (own.ok()) {
+    const std::string c =
+        own->options.relative ? absl::StrFormat("c %.1f, ", own->options.relative_c) : "";
+    defaults =
+        absl::StrCat(c, Describe(UsedSettings(*own)), ", block_size ", own->geometry.block_size,
+                     ", index ", std::string(Name(own->geometry.index)));
+  }
+  return {{{"model", model.substr(0, kDigits)}, {"defaults", std::move(defaults)}}};
 }
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,8 +23,9 @@ struct TableSettings {
   std::vector<std::string> texts;  // files; empty: those of `data`
   std::string data = "tests/evaluation";  // folder of the evaluation sets
   uint64_t seed = 1;
-  int32_t context = 0;  // tokens of a window; 0: the table's own
-  int32_t samples = 0;  // windows, questions or trials of each kind; 0: the table's own
+  int32_t context = 0;    // tokens of a window; 0: the table's own
+  int32_t samples = 0;    // windows, or trials of each kind; 0: the table's own
+  int32_t questions = 0;  // of a task; 0: the table's own
 };
 
 struct BenchText {
@@ -42,6 +44,7 @@ class TableBench {
   bool quick() const { return settings_.quick; }
   // `whole`, or of a quick run `small`; a number given by the user before either.
   int32_t Samples(int32_t whole, int32_t small) const;
+  int32_t Questions(int32_t whole, int32_t small) const;
   // Likewise, and no more than the model's context.
   int32_t Context(int32_t whole, int32_t small) const;
 
@@ -68,6 +71,10 @@ class TableBench {
   // Windows of `context` predictions, evenly spaced over a text, each [context + 1].
   absl::StatusOr<std::vector<std::vector<int32_t>>> Windows(const BenchText& text, int32_t context,
                                                             int32_t windows) const;
+
+  // What numbers hold for, as settings of a table: the model's fingerprint, and the defaults that
+  // it attends with.
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Provenance();
 
   // Hears how far the table is, `done` of `total` in the table's own units; may be empty.
   std::function<void(int64_t done, int64_t total)> progress;

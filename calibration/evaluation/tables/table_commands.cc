@@ -53,7 +53,9 @@ struct TableFlags {
     AddCount(command, "--context", settings.context, 0, kMaxTableContext,
              "Tokens of a window; 0: the table's own");
     AddCount(command, "--samples", settings.samples, 0, 1 << 16,
-             "Windows, questions or trials of each kind; 0: the table's own");
+             "Windows, or trials of each kind; 0: the table's own");
+    AddCount(command, "--questions", settings.questions, 0, 1 << 16,
+             "Questions of a task; 0: the table's own");
     command.add_option("--seed", settings.seed, "Of all that is drawn")->capture_default_str();
   }
 };
@@ -77,7 +79,7 @@ struct TableCommand {
     {
       ProgressBar bar;
       bench->progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
-      table = FindTable(name)->measure(*bench);
+      table = MeasureTable(*FindTable(name), *bench);
       bench->progress = nullptr;
     }
     if (!table.ok()) return table.status();

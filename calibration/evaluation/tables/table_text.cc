@@ -16,6 +16,7 @@ namespace eta {
 namespace {
 
 constexpr size_t kLineWidth = 100;
+constexpr const char* kNothing = "-";
 
 std::string Number(const TableColumn& column, double value) {
   if (!std::isfinite(value)) return value > 0.0 ? "inf" : "nan";
@@ -30,7 +31,7 @@ bool Symmetric(double value, const std::pair<double, double>& interval) {
 }
 
 std::string CellText(const TableColumn& column, const TableCell& cell) {
-  std::string text = cell.value ? Number(column, *cell.value) : "-";
+  std::string text = cell.value ? Number(column, *cell.value) : kNothing;
   if (cell.value && cell.interval) {
     const auto& [low, high] = *cell.interval;
     if (Symmetric(*cell.value, *cell.interval)) {
@@ -76,10 +77,12 @@ std::vector<Line> Lines(const Table& table) {
     line.push_back(CountText(row));
     lines.push_back(std::move(line));
   }
-  const bool counts = std::any_of(lines.begin() + 1, lines.end(),
-                                  [](const Line& line) { return !line.back().empty(); });
-  if (!counts) {
-    for (Line& line : lines) line.pop_back();
+  for (size_t i = lines.front().size(); i-- > table.keys.size();) {
+    const bool says = std::any_of(lines.begin() + 1, lines.end(), [i](const Line& line) {
+      return !line[i].empty() && line[i] != kNothing;
+    });
+    if (says) continue;
+    for (Line& line : lines) line.erase(line.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return lines;
 }

@@ -4,6 +4,7 @@
 
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
 #include "calibration/evaluation/tables/diagnostics/diagnostics.h"
+#include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 const std::vector<TableKind>& Kinds() {
   static const std::vector<TableKind> kinds = {
       {.name = "quality",
-       .help = "perplexity and tasks, rivals at equal reads",
+       .help = "perplexity and tasks, rivals at the default's union and at its bytes",
        .measure = MeasureQuality,
        .weight = 8.0},
       {.name = "pareto",
@@ -19,7 +20,7 @@ const std::vector<TableKind>& Kinds() {
        .measure = MeasurePareto,
        .weight = 6.0},
       {.name = "blocksize",
-       .help = "block sizes at one union",
+       .help = "block sizes at or near one union",
        .measure = MeasureBlockSize,
        .weight = 3.0},
       {.name = "frozen",
@@ -53,6 +54,13 @@ const std::vector<TableKind>& Kinds() {
 
 std::span<const TableKind> TableKinds() {
   return Kinds();
+}
+
+absl::StatusOr<Table> MeasureTable(const TableKind& kind, TableBench& bench) {
+  ASSIGN_OR_RETURN(Table table, kind.measure(bench));
+  ASSIGN_OR_RETURN(const auto provenance, bench.Provenance());
+  table.settings.insert(table.settings.begin(), provenance.begin(), provenance.end());
+  return table;
 }
 
 const TableKind* FindTable(const std::string& name) {

@@ -20,6 +20,9 @@ struct TableKind {
 
 // In the order of a report. A new table takes its line in tables.cc.
 std::span<const TableKind> TableKinds();
+// The table with what its numbers hold for among its settings (TableBench::Provenance). Errors of
+// both.
+absl::StatusOr<Table> MeasureTable(const TableKind& kind, TableBench& bench);
 // Null for another name.
 const TableKind* FindTable(const std::string& name);
 

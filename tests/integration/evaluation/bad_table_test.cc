@@ -46,6 +46,7 @@ TEST_F(BadTableTest, TablesAndFlagsThatAreNone) {
   Refused("table quality --model=/nowhere", "checkpoint");
   Refused("table quality --context=-1" + Model(), "--context");
   Refused("table quality --samples=x" + Model(), "--samples");
+  Refused("table quality --questions=-1" + Model(), "--questions");
   Refused("report" + Model(), "--output");
   Refused("report --output=" + Path("r") + " --table=everything" + Model(), "everything");
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/attention/fit_constants.h"
@@ -11,9 +11,38 @@
 namespace eta {
 namespace {
 
-constexpr int kMostTrials = 6;
-constexpr double kNearEnough = 0.005;
-constexpr int kStride = 16;  // of BigBird, the paper's
+constexpr size_t kMostTrials = 8;
+constexpr double kNearEnough = 0.003;
+constexpr int kStride = 16;  // of BigBird in tokens, the paper's
+
+// The parameters between which an arm reads what is wanted, and what it reads too much there.
+struct Bracket {
+  double low = 0.0;
+  double high = 1.0;
+  double low_gap = 0.0;
+  double high_gap = 0.0;
+  int side = 0;  // -1, 1: the end that came nearer last
+
+  void Narrow(double at, double gap) {
+    const int nearer = gap < 0.0 ? -1 : 1;
+    if (at < low || at > high) return;
+    (nearer < 0 ? low : high) = at;
+    (nearer < 0 ? low_gap : high_gap) = gap;
+    // The Illinois rule: an end that stays weighs half, so that the other does not creep.
+    if (side == nearer) (nearer < 0 ? high_gap : low_gap) /= 2.0;
+    side = nearer;
+  }
+  // Where the secant has it, off the ends.
+  double Between() const {
+    const double share = -low_gap / std::max(high_gap - low_gap, 1e-9);
+    return low + (high - low) * std::clamp(share, 0.05, 0.95);
+  }
+};
+
+// A share as names have it: above 0, and below 1, which would be one key.
+double Inside(double p) {
+  return std::clamp(p, 1e-4, 0.9999);
+}
 
 }  // namespace
 
@@ -33,55 +62,51 @@ absl::StatusOr<AttentionScore> ArmBench::Score(const std::string& name,
   return std::move(scores.front());
 }
 
-absl::StatusOr<MatchedArm> MatchUnion(ArmBench& arms, const ArmFamily& family, double low,
-                                      double high, double wanted,
-                                      std::span<const std::vector<int32_t>> windows,
-                                      int32_t prefill) {
+absl::StatusOr<const AttentionScore*> ArmScores::Of(const std::string& name) {
+  const auto found = scores_.find(name);
+  if (found != scores_.end()) return &found->second;
+  ASSIGN_OR_RETURN(AttentionScore score, arms_.Score(name, windows_, prefill_));
+  return &scores_.emplace(name, std::move(score)).first->second;
+}
+
+absl::StatusOr<MatchedArm> MatchReads(const ArmFamily& family, double wanted, const ArmReads& reads,
+                                      std::vector<double>& tried) {
   MatchedArm best;
-  double low_union = 0.0;
-  double high_union = 1.0;
-  for (int trial = 0; trial < kMostTrials; ++trial) {
-    // Between a secant, which is fast, and the middle, which cannot stay at one end.
-    const double share =
-        std::clamp((wanted - low_union) / std::max(high_union - low_union, 1e-9), 0.1, 0.9);
-    const double at = low + (high - low) * share;
+  Bracket bracket = {.low_gap = -wanted, .high_gap = 1.0 - wanted};
+  const size_t most = tried.size() + kMostTrials;
+  for (size_t i = 0; i < most; ++i) {
+    if (i >= tried.size()) {
+      if (i > 0 && std::abs(best.reads - wanted) <= kNearEnough) break;
+      tried.push_back(bracket.Between());
+    }
+    const double at = tried[i];
     const std::string name = family(at);
-    ASSIGN_OR_RETURN(const AttentionScore score, arms.Score(name, windows, prefill));
-    if (trial == 0 ||
-        std::abs(score.union_density - wanted) < std::abs(best.union_density - wanted)) {
-      best = {name, score.union_density};
-    }
-    if (std::abs(score.union_density - wanted) <= kNearEnough) break;
-    if (score.union_density < wanted) {
-      low = at;
-      low_union = score.union_density;
-    } else {
-      high = at;
-      high_union = score.union_density;
-    }
+    ASSIGN_OR_RETURN(const double got, reads(name));
+    if (i == 0 || std::abs(got - wanted) < std::abs(best.reads - wanted)) best = {name, at, got};
+    bracket.Narrow(at, got - wanted);
   }
   return best;
 }
 
 std::vector<RivalFamily> RivalFamilies() {
-  return {{"Quest", [](double p) { return absl::StrFormat("quest:%.4f", p); }},
-          {"top-k by the index", [](double p) { return absl::StrFormat("topk:%.4f", p); }},
-          {"H2O", [](double p) { return absl::StrFormat("h2o:%.4f:%.4f", p / 2.0, p / 2.0); }},
-          {"StreamingLLM", [](double p) { return absl::StrFormat("streaming:%.4f", p); }},
-          {"window", [](double p) { return absl::StrFormat("window:%.4f", p); }},
-          {"BigBird", [](double p) { return absl::StrFormat("bigbird:%.4f:%d", p, kStride); }}};
+  // Of H2O half a budget is window, half are heavy hitters: `p` of all keys.
+  const auto h2o = [](const char* way, double p) {
+    return absl::StrFormat("%s:%.4f:%.4f", way, Inside(p / 2), p / (2 - p));
+  };
+  return {
+      {"Quest", [](double p) { return absl::StrFormat("quest:%.4f:2", p); }},
+      {"top-k by the index", [](double p) { return absl::StrFormat("topk:%.4f", p); }},
+      {"H2O", [h2o](double p) { return h2o("h2o", p); }},
+      {"H2O by block", [h2o](double p) { return h2o("h2o_blocks", p); }},
+      {"StreamingLLM", [](double p) { return absl::StrFormat("streaming:%.4f", Inside(p)); }},
+      {"window", [](double p) { return absl::StrFormat("window:%.4f", Inside(p)); }},
+      {"BigBird", [](double p) { return absl::StrFormat("bigbird:%.4f:%d", Inside(p), kStride); }}};
 }
 
 std::vector<std::string> OwnArms(const ModelConfig& config) {
   if (config.gate == Gate::kNone) return {"full", kDefaultArm, "relative:-4.6", "relative:-3.2"};
   return {"full", kDefaultArm, "dynamic+floor=none+z=2",
           "dynamic+floor=none+z=2+block_size=4+pinned_blocks=0"};
-}
-
-MeanInterval PairedDifference(std::span<const float> losses, std::span<const float> others) {
-  std::vector<float> difference(losses.size());
-  std::ranges::transform(losses, others, difference.begin(), std::minus<>());
-  return BlockMeanInterval(difference);
 }
 
 }  // namespace eta

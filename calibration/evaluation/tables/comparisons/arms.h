@@ -1,9 +1,10 @@
 // The ways of attending that tables compare, by their names (attention/evaluated_attention.h), and
-// parameters for rivals at which they read as much as the product does.
+// parameters of rivals at which they read as much as the product does.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,34 +41,50 @@ class ArmBench {
   int32_t context_;
 };
 
-// The name of an arm at a parameter in (0, 1].
+// The name of an arm at a parameter in (0, 1).
 using ArmFamily = std::function<std::string(double)>;
+
+// Scores of arms over the same windows, each measured once.
+class ArmScores {
+ public:
+  ArmScores(ArmBench& arms, std::span<const std::vector<int32_t>> windows, int32_t prefill)
+      : arms_(arms), windows_(windows), prefill_(prefill) {}
+
+  // Valid as long as this object.
+  absl::StatusOr<const AttentionScore*> Of(const std::string& name);
+
+ private:
+  ArmBench& arms_;
+  std::span<const std::vector<int32_t>> windows_;
+  int32_t prefill_;
+  std::map<std::string, AttentionScore> scores_;
+};
 
 struct MatchedArm {
   std::string name;
-  double union_density = 0.0;  // on the windows that it was chosen on
+  double at = 0.0;     // its parameter
+  double reads = 0.0;  // what is matched
 };
 
-// The parameter at which an arm's union density on `windows` comes near to `wanted`: within 0.005,
-// or as near as six trials bring it. The density must grow with the parameter.
-absl::StatusOr<MatchedArm> MatchUnion(ArmBench& arms, const ArmFamily& family, double low,
-                                      double high, double wanted,
-                                      std::span<const std::vector<int32_t>> windows,
-                                      int32_t prefill);
+// What an arm of this name reads, by any measure from 0 to about 1.
+using ArmReads = std::function<absl::StatusOr<double>(const std::string& name)>;
+
+// The parameter in (0, 1) at which an arm reads `wanted`: within 0.003, or as near as eight trials
+// bring it. What it reads must grow with the parameter. Those in `tried` are looked at first; more
+// that were tried are added.
+absl::StatusOr<MatchedArm> MatchReads(const ArmFamily& family, double wanted, const ArmReads& reads,
+                                      std::vector<double>& tried);
 
 struct RivalFamily {
   const char* label;  // as tables name it
   ArmFamily name;
 };
-// Quest, top-k by the index, H2O, StreamingLLM, sliding window, BigBird.
+// Quest, top-k by the index, H2O by key and by block, StreamingLLM, sliding window, BigBird.
 std::vector<RivalFamily> RivalFamilies();
 
 // What the model does by itself, and the forms of the paper; full attention first.
 std::vector<std::string> OwnArms(const ModelConfig& config);
 // The product's default.
 inline constexpr const char* kDefaultArm = "dynamic";
-
-// A paired difference of losses, by blocks of tokens. REQUIRES: of the same tokens.
-MeanInterval PairedDifference(std::span<const float> losses, std::span<const float> others);
 
 }  // namespace eta

@@ -22,8 +22,8 @@ struct MissCounts {
 
 // Watches the decode rows of a backend, rivals' choices too. A block reaches a threshold by its
 // largest score, a relative one by its log-sum-exp. With confirmed reads a head attends to what it
-// keeps. Rows whose thresholds say nothing, those of rivals on a model without a gate, are not
-// counted.
+// keeps; of a rival that chooses single keys it attends to the blocks that hold one. Rows whose
+// thresholds say nothing, those of rivals on a model without a gate, are not counted.
 class BlockMisses : public ForwardingBackend {
  public:
   // Looks at rows whose position is a multiple of `stride`.

@@ -45,15 +45,20 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
   const int32_t prefill = arms.context() / 2;
   const BenchText text = bench.Texts().front();
   ASSIGN_OR_RETURN(const auto windows, bench.Windows(text, arms.context(), bench.Samples(16, 2)));
-  const auto first = std::span(windows).first(1);
-  ASSIGN_OR_RETURN(const auto full, arms.Score("full", windows, prefill));
+  ArmScores scores(arms, windows, prefill);
+  ASSIGN_OR_RETURN(const AttentionScore* const full, scores.Of("full"));
+  const ArmReads union_of = [&](const std::string& name) -> absl::StatusOr<double> {
+    ASSIGN_OR_RETURN(const AttentionScore* const score, scores.Of(name));
+    return score->union_density;
+  };
   Table table = {
       .name = "blocksize",
-      .title = "Block sizes at one union",
+      .title = "Block sizes at one union, or as near to it as they come",
       .method = absl::StrFormat(
-          "Each block size at the offset (or constant) at which the first window reads a "
-          "union of %.0f %%, or as near as it goes; perplexity of the second half of "
-          "each window, decoded; its ratio to full attention's, paired.",
+          "Each block size at the offset (or constant) at which these windows read a union of "
+          "%.0f %%, or as near as it goes: pinned blocks are always read. Perplexity of the second "
+          "half of each window, decoded; its ratio to full attention's, paired; intervals over "
+          "windows.",
           100.0 * kUnion),
       .paper = "Table 2, 126M, C4 at 2048 tokens",
       .counted = "tokens",
@@ -72,16 +77,18 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
                      .log_x = true};
   int64_t done = 0;
   for (const BlockSize& size : kSizes) {
-    ASSIGN_OR_RETURN(const auto matched, MatchUnion(arms, FamilyOf(bench.config(), size), 0.0, 1.0,
-                                                    kUnion, first, prefill));
-    ASSIGN_OR_RETURN(const auto score, arms.Score(matched.name, windows, prefill));
+    std::vector<double> tried;
+    ASSIGN_OR_RETURN(const auto matched,
+                     MatchReads(FamilyOf(bench.config(), size), kUnion, union_of, tried));
+    ASSIGN_OR_RETURN(const AttentionScore* const measured, scores.Of(matched.name));
+    const AttentionScore& score = *measured;
     const auto tokens = static_cast<int64_t>(score.losses.size());
     table.rows.push_back({.labels = {absl::StrCat(size.tokens), matched.name},
                           .cells = {WithPaper(PlainCell(score.head_density), size.head),
                                     WithPaper(PlainCell(score.union_density), size.join),
                                     PlainCell(score.bytes_read()),
                                     WithPaper(ExpCell(score.loss, tokens), size.perplexity),
-                                    ExpCell(PairedDifference(score.losses, full.losses), tokens)},
+                                    ExpCell(PairedDifference(score, *full), tokens)},
                           .n = tokens});
     chart.lines[0].points.push_back(
         {.x = static_cast<double>(size.tokens), .y = std::exp(score.loss.mean)});

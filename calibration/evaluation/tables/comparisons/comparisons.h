@@ -7,11 +7,11 @@
 
 namespace eta {
 
-// Perplexity and tasks at equal reads.
+// Perplexity and tasks, rivals at the default's union and at its bytes.
 absl::StatusOr<Table> MeasureQuality(TableBench& bench);
 // What offsets and budgets buy: reads against recall, perplexity and needles.
 absl::StatusOr<Table> MeasurePareto(TableBench& bench);
-// Block sizes at one union of blocks.
+// Block sizes at or near one union of blocks.
 absl::StatusOr<Table> MeasureBlockSize(TableBench& bench);
 // Dynamic thresholds against calibrated ones, in distribution and at twice the length.
 absl::StatusOr<Table> MeasureFrozen(TableBench& bench);

@@ -135,7 +135,7 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
                      " windows so that each head keeps the mean gate of its predicted thresholds. "
                      "Perplexity of the second half of other windows, decoded, and at twice the "
                      "length, where windows overlap those of the calibration; the ratio to dynamic "
-                     "thresholds is paired by token."),
+                     "thresholds is paired by token; intervals over windows."),
                  .paper = "Table of frozen thresholds, 126M, C4 at 1024 and 2048 tokens",
                  .counted = "tokens",
                  .settings = {{"text", text.name}, {"length", absl::StrCat(length)}},

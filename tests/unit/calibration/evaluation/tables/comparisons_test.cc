@@ -7,11 +7,14 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <regex>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
 #include "calibration/evaluation/tables/comparisons/choice_task.h"
+#include "calibration/evaluation/text/line_reader.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,9 +24,15 @@
 namespace eta {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Pair;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 using testing::TinyModel;
 using testing::TinyModelOptions;
 
@@ -67,16 +76,33 @@ void CheckShape(const Table& table) {
   EXPECT_THAT(TableText(table), HasSubstr(table.title));
 }
 
-TEST(QualityTable, RivalsReadWhatTheDefaultReads) {
+// Quest would leave both layers dense: no share of it is matched, and it is not compared.
+TEST(QualityTable, RivalsReadTheUnionOrTheBytesThatTheDefaultReads) {
   for (const bool gated : {true, false}) {
     const TinyModel model({.has_predictor = gated});
     const auto bench = BenchOf(model);
     const auto table = MeasureQuality(*bench).value();
     CheckShape(table);
-    EXPECT_THAT(table.rows, SizeIs(4 + 6));
-    const double own = Value(table, *Find(table, "dynamic"), "union");
-    for (const char* rival : {"Quest", "top-k by the index", "StreamingLLM", "window"}) {
-      EXPECT_NEAR(Value(table, *Find(table, rival), "union"), own, 0.12) << rival;
+    EXPECT_THAT(table.rows, SizeIs(4 + 2 * 7));
+    const TableRow& own = *Find(table, "dynamic");
+    for (const TableRow& row : table.rows) {
+      if (row.labels[2] == "-" || row.labels[1] == "Quest") continue;
+      const std::string what = row.labels[2].substr(row.labels[2].rfind(' ') + 1);
+      const double wanted = Value(table, own, what);
+      const double got = Value(table, row, what);
+      // With its index the default may read more than all of K and V.
+      if (wanted > 1.0) {
+        EXPECT_GT(got, 0.95) << row.labels[3];
+      } else {
+        EXPECT_NEAR(got, wanted, 0.03) << row.labels[3];
+      }
+      EXPECT_EQ(row.labels[2] == what, std::abs(got - wanted) <= 0.01);
+    }
+    EXPECT_EQ(Value(table, *Find(table, "Quest"), "union"), 1.0);
+    for (const char* what : {"union", "bytes"}) {
+      EXPECT_THAT(table.findings, Contains(AllOf(HasSubstr(absl::StrCat("At the default's ", what)),
+                                                 HasSubstr("comparisons with rivals."))))
+          << "two windows have no interval to be beyond";
     }
     ArmBench arms(*bench, kContext);
     const auto windows = bench->Windows(bench->Texts().front(), kContext, 2);
@@ -88,6 +114,65 @@ TEST(QualityTable, RivalsReadWhatTheDefaultReads) {
   }
 }
 
+// All questions lie in the pinned blocks and the tail.
+TEST(QualityTable, ATaskOfWhichEveryWayReadsAllIsLeftOut) {
+  const TinyModel model({.block_size = 64, .has_predictor = false});
+  const auto bench = *TableBench::Load(
+      {.model_dir = model.path(), .backend = {.name = "cpu", .num_threads = 2}},
+      {.data = ETA_SOURCE_DIR "/tests/evaluation", .context = 128, .samples = 1, .questions = 3});
+  const auto table = MeasureQuality(*bench).value();
+  CheckShape(table);
+  for (const char* task : {"arc_easy", "gsm8k"}) {
+    EXPECT_THAT(table.settings, Contains(Pair("left out", StartsWith(task))));
+    for (const TableRow& row : table.rows) EXPECT_NE(row.labels[0], task);
+  }
+  EXPECT_THAT(TableText(table), Not(HasSubstr("choice_accuracy, %")));
+}
+
+TEST(QualityTable, RivalsReadOfATaskWhatTheDefaultReads) {
+  const TinyModel model;
+  const auto bench = *TableBench::Load(
+      {.model_dir = model.path(), .backend = {.name = "cpu", .num_threads = 2}},
+      {.data = ETA_SOURCE_DIR "/tests/evaluation", .context = 128, .samples = 1, .questions = 3});
+  const auto table = MeasureQuality(*bench).value();
+  std::map<std::string, double> of_task;
+  for (const TableRow& row : table.rows) {
+    if (row.labels[0] != "arc_easy") continue;
+    EXPECT_LE(row.n, 3);
+    of_task[row.labels[1]] = Value(table, row, "union");
+  }
+  EXPECT_THAT(of_task, SizeIs(4 + 7));
+  EXPECT_LT(of_task["dynamic"], 1.0);
+  EXPECT_NEAR(of_task["StreamingLLM"], of_task["dynamic"], 0.06);
+  EXPECT_NEAR(of_task["H2O"], of_task["dynamic"], 0.03);
+}
+
+TEST(AttentionScore, HasIntervalsOverWindows) {
+  const TinyModel model;
+  const auto bench = BenchOf(model, {.context = 64});
+  ArmBench arms(*bench, 64);
+  const auto windows = bench->Windows(bench->Texts().front(), 64, 5).value();
+  ASSERT_THAT(windows, SizeIs(5));
+  const auto full = arms.Score("full", windows, 32).value();
+  const auto sparse = arms.Score("window:16", windows, 32).value();
+  ASSERT_EQ(sparse.window, 32);
+  std::vector<double> means;
+  for (size_t begin = 0; begin < 5 * 32; begin += 32) {
+    double sum = 0.0;
+    for (size_t i = begin; i < begin + 32; ++i) sum += sparse.losses[i] - full.losses[i];
+    means.push_back(sum / 32);
+  }
+  const double mean = std::accumulate(means.begin(), means.end(), 0.0) / 5;
+  double squares = 0.0;
+  for (const double of_window : means) squares += (of_window - mean) * (of_window - mean);
+  const MeanInterval over = PairedDifference(sparse, full);
+  EXPECT_NEAR(over.mean, mean, 1e-6);
+  EXPECT_NEAR(over.half_width.value(), 2.776 * std::sqrt(squares / 4 / 5),
+              0.005 * *over.half_width);
+  const auto few = arms.Score("full", std::span(windows).first(3), 32).value();
+  EXPECT_FALSE(few.loss.half_width.has_value());
+}
+
 TEST(ParetoTable, MoreIsReadAtALargerOffset) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.quick = true});
@@ -97,6 +182,8 @@ TEST(ParetoTable, MoreIsReadAtALargerOffset) {
             Value(table, *Find(table, "dynamic+offset=0.0"), "union"));
   EXPECT_EQ(Value(table, *Find(table, "full"), "union"), 1.0);
   EXPECT_GT(Value(table, *Find(table, "quest:0.25"), "recall"), 0.0);
+  EXPECT_TRUE(std::isnan(Value(table, *Find(table, "h2o:128:0.198"), "recall")))
+      << "it attends to single keys";
   EXPECT_LE(Value(table, *Find(table, "dynamic+offset=0.0"), "missed"), 1.0);
   EXPECT_THAT(TableSvg(table), HasSubstr("Perplexity by bytes read"));
 }
@@ -251,15 +338,47 @@ TEST(RulerTable, APlainModelIsComparedToo) {
   EXPECT_THAT(table->findings, SizeIs(4));
 }
 
-TEST(MatchUnion, FindsAParameterThatReadsAsMuch) {
-  const TinyModel model({.has_predictor = false});
+TEST(MatchReads, FindsAParameterThatReadsAsMuch) {
+  const TinyModel model({.num_layers = 6, .has_predictor = false});
   const auto bench = BenchOf(model, {.context = 512});
   ArmBench arms(*bench, 512);
   const auto windows = bench->Windows(bench->Texts().front(), 512, 1).value();
+  ArmScores scores(arms, windows, 256);
+  const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
+    const auto score = scores.Of(name);
+    if (!score.ok()) return score.status();
+    return (*score)->union_density;
+  };
   for (const RivalFamily& family : RivalFamilies()) {
-    const auto matched = MatchUnion(arms, family.name, 0.0, 0.9999, 0.6, windows, 256).value();
-    EXPECT_NEAR(matched.union_density, 0.6, 0.06) << family.label << " " << matched.name;
+    std::vector<double> tried;
+    const auto matched = MatchReads(family.name, 0.6, reads, tried).value();
+    EXPECT_NEAR(matched.reads, 0.6, 0.03) << family.label << " " << matched.name;
+    EXPECT_EQ(matched.name, family.name(matched.at));
   }
+}
+
+TEST(MatchReads, LooksFirstAtWhatWasTried) {
+  const ArmFamily family = [](double p) { return absl::StrCat(p); };
+  int asked = 0;
+  // Steep at its beginning, and 0.2 is always read.
+  const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
+    ++asked;
+    return 0.2 + 0.8 * (1.0 - std::pow(1.0 - std::stod(name), 3.0));
+  };
+  std::vector<double> tried;
+  for (const double wanted : {0.25, 0.44, 0.7, 0.99}) {
+    tried.clear();
+    EXPECT_NEAR(MatchReads(family, wanted, reads, tried)->reads, wanted, 0.003) << wanted;
+    EXPECT_LE(tried.size(), 8u);
+    const size_t before = tried.size();
+    asked = 0;
+    EXPECT_NEAR(MatchReads(family, wanted + 0.006, reads, tried)->reads, wanted + 0.006, 0.003);
+    EXPECT_LE(tried.size(), before + 3) << wanted;
+    EXPECT_EQ(asked, static_cast<int>(tried.size()));
+  }
+  tried.clear();
+  EXPECT_NEAR(MatchReads(family, 0.1, reads, tried)->reads, 0.2, 0.01) << "as near as it goes";
+  EXPECT_THAT(tried, SizeIs(8));
 }
 
 class ChoiceTest : public ::testing::Test {
@@ -335,6 +454,23 @@ TEST_F(ChoiceTest, WhatIsNoQuestionIsNamed) {
     EXPECT_THAT(std::string(read.status().message()), HasSubstr("line 3")) << line;
   }
   EXPECT_EQ(GetErrorDetail(Read("\n").status()).field, "text");
+}
+
+// A number that stands in the question by chance is as often a wrong one.
+TEST(EvaluationSets, NoPromptHoldsItsAnswer) {
+  LineReader lines = *LineReader::Open(ETA_SOURCE_DIR "/tests/evaluation/gsm8k.jsonl.xz");
+  int questions = 0;
+  int given = 0;
+  while (const auto line = lines.Next().value()) {
+    const QuestionText question = ParseQuestion(*line).value();
+    ++questions;
+    EXPECT_THAT(question.prompt, EndsWith("\nAnswer:"));
+    EXPECT_EQ(question.prompt.find("\nAnswer:"), question.prompt.rfind("\n"));
+    const std::string number = question.choices[static_cast<size_t>(question.answer)].substr(1);
+    given += std::regex_search(question.prompt, std::regex("[^0-9.,]" + number + "[^0-9]"));
+  }
+  EXPECT_EQ(questions, 150);
+  EXPECT_LT(given, 15);
 }
 
 TEST(EvaluationSets, AreThereAndLongEnough) {

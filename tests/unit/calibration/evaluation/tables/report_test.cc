@@ -15,6 +15,7 @@ namespace eta {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -80,6 +81,8 @@ TEST_F(ReportTest, HasFindingsOnTopAndSaysWhatIsMissing) {
               AllOf(HasSubstr("# A report\n\n- It was measured.\n"), HasSubstr("## The first"),
                     HasSubstr("![The first](one.svg)"), HasSubstr("Not measured"),
                     HasSubstr("`nothing`: the model has no gate"), Not(HasSubstr("<!--"))));
+  EXPECT_THAT(page, ContainsRegex("Settings: model [0-9a-f]{12}; defaults offset 0, z 1.5, .*"
+                                  "block_size 16, index moment\\."));
   EXPECT_THAT(Read("one.json"), HasSubstr("\"table\": \"one\""));
   EXPECT_THAT(Read("one.svg"), HasSubstr("<svg"));
   EXPECT_EQ(share_, 0.5) << "the other table measured nothing";
@@ -95,6 +98,8 @@ TEST_F(ReportTest, WhatItHasIsNotMeasuredAgain) {
   EXPECT_EQ(g_measured, 2);
   ASSERT_EQ(Write({&kOne}, "another model", {.samples = 3}), absl::OkStatus());
   EXPECT_EQ(g_measured, 3);
+  ASSERT_EQ(Write({&kOne}, "another model", {.samples = 3, .questions = 3}), absl::OkStatus());
+  EXPECT_EQ(g_measured, 4);
 }
 
 // bad input: eta-eval | report: a section that is cut, changed, or of other settings or another

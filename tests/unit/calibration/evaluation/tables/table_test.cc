@@ -41,6 +41,19 @@ TEST(Table, TextHasIntervalsAndThePapersNumbers) {
                           HasSubstr("context 2048"), HasSubstr("n, tokens"), HasSubstr("512")));
 }
 
+TEST(Table, AColumnInWhichNoRowSaysAnythingIsLeftOut) {
+  Table table = Example();
+  table.columns.push_back({.name = "accuracy"});
+  for (TableRow& row : table.rows) row.cells.emplace_back();
+  for (const std::string& text : {TableText(table), TableMarkdown(table, "")}) {
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("union"), HasSubstr("n, tokens"), Not(HasSubstr("accuracy"))));
+  }
+  EXPECT_THAT(TableJson(table), HasSubstr("accuracy"));
+  table.rows[1].cells[2] = PlainCell(0.0);
+  EXPECT_THAT(TableText(table), HasSubstr("accuracy"));
+}
+
 TEST(Table, LongSentencesAreWrapped) {
   Table table = Example();
   for (int i = 0; i < 60; ++i) table.method += " word";
