@@ -2,13 +2,22 @@
 // its number alone, so that data can be made again from any position.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "engine/base/random.h"
 
 namespace eta {
 
-enum class DrawPurpose : uint32_t { kSequenceOrder = 1, kRetrieval = 2, kRetrievalTrial = 3 };
+enum class DrawPurpose : uint32_t {
+  kSequenceOrder = 1,
+  kRetrieval = 2,
+  kRetrievalTrial = 3,
+  kRulerQuestion = 4,
+  kRulerUnits = 5
+};
 
 class Draws {
  public:
@@ -31,5 +40,12 @@ class Draws {
   uint64_t number_;
   uint32_t next_ = 0;
 };
+
+template <typename T>
+void Shuffle(std::vector<T>& items, Draws& draws) {
+  for (size_t i = items.size(); i > 1; --i) {
+    std::swap(items[i - 1], items[static_cast<size_t>(draws.Below(i))]);
+  }
+}
 
 }  // namespace eta

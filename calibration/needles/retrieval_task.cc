@@ -18,13 +18,6 @@ int Between(int low, int high, Draws& draws) {
   return low + static_cast<int>(draws.Below(static_cast<uint64_t>(high - low) + 1));
 }
 
-template <typename T>
-void Shuffle(std::vector<T>& items, Draws& draws) {
-  for (size_t i = items.size(); i > 1; --i) {
-    std::swap(items[i - 1], items[static_cast<size_t>(draws.Below(i))]);
-  }
-}
-
 RetrievalTask Keys(int count, Draws& draws) {
   RetrievalTask task;
   std::vector<NamedNumber> needles =
