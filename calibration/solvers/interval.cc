@@ -15,12 +15,28 @@ double Sum(std::span<const float> values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
+// The normal quantile with `outside` beyond it on both sides together, by bisection.
+double NormalQuantile(double outside) {
+  double low = 0.0;
+  double high = 40.0;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2.0;
+    (std::erfc(middle / std::sqrt(2.0)) > outside ? low : high) = middle;
+  }
+  return (low + high) / 2.0;
+}
+
+// Student's, of n values with this sum of squares around their mean.
+double HalfWidth(double squares, double n, double outside) {
+  return StudentQuantile(n - 1, outside) * std::sqrt(squares / (n - 1) / n);
+}
+
 }  // namespace
 
-// From the normal quantile: the expansion in 1/freedom of Abramowitz and Stegun, 26.7.5. It is
-// within 0.2 % from 3 degrees of freedom on.
-double StudentQuantile(double freedom) {
-  const double x = kNormalQuantile;
+// From the normal quantile: the expansion in 1/freedom of Abramowitz and Stegun, 26.7.5. At 0.975
+// it is within 0.2 % from 3 degrees of freedom on.
+double StudentQuantile(double freedom, double outside) {
+  const double x = outside == 0.05 ? kNormalQuantile : NormalQuantile(outside);
   const double x2 = x * x;
   const double g1 = (x2 + 1) * x / 4;
   const double g2 = ((5 * x2 + 16) * x2 + 3) * x / 96;
@@ -44,7 +60,19 @@ MeanInterval BlockMeanInterval(std::span<const float> values, int block) {
   const double centre = std::accumulate(means.begin(), means.end(), 0.0) / n;
   double squares = 0.0;
   for (const double mean : means) squares += (mean - centre) * (mean - centre);
-  interval.half_width = StudentQuantile(n - 1) * std::sqrt(squares / (n - 1) / n);
+  interval.half_width = HalfWidth(squares, n, 0.05);
+  return interval;
+}
+
+MeanInterval IndependentMeanInterval(std::span<const double> values, double outside) {
+  MeanInterval interval;
+  if (values.empty()) return interval;
+  const auto n = static_cast<double>(values.size());
+  interval.mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  if (values.size() < kMinIntervalBlocks) return interval;
+  double squares = 0.0;
+  for (const double value : values) squares += (value - interval.mean) * (value - interval.mean);
+  interval.half_width = HalfWidth(squares, n, outside);
   return interval;
 }
 

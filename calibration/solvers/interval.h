@@ -24,8 +24,13 @@ inline constexpr int kMinIntervalBlocks = 4;
 // > 0.
 MeanInterval BlockMeanInterval(std::span<const float> values, int block = kIntervalBlock);
 
-// Student's t quantile at 0.975. REQUIRES: freedom >= 3.
-double StudentQuantile(double freedom);
+// Student's t quantile with `outside` of the distribution beyond it, both sides together: the
+// quantile at 0.975 for 0.05. REQUIRES: freedom >= 3, 0 < outside < 1.
+double StudentQuantile(double freedom, double outside = 0.05);
+
+// The mean of values that are independent of one another, with Student's interval, which leaves
+// `outside` out. Fewer than kMinIntervalBlocks values have none.
+MeanInterval IndependentMeanInterval(std::span<const double> values, double outside = 0.05);
 
 // The 95 % interval of a share by Wilson's score: of 0 or n hits too it has a width.
 struct ShareInterval {

@@ -141,6 +141,25 @@ TEST(Interval, IsNotInventedFromTooFewBlocks) {
   EXPECT_DOUBLE_EQ(BlockMeanInterval(values).mean, 1.0);
 }
 
+TEST(Interval, OfIndependentValuesIsStudentsToo) {
+  // 9 degrees of freedom: mean 4.5, deviation sqrt(82.5 / 9).
+  std::vector<double> values;
+  for (int i = 0; i < 10; ++i) values.push_back(i);
+  const MeanInterval interval = IndependentMeanInterval(values);
+  EXPECT_DOUBLE_EQ(interval.mean, 4.5);
+  EXPECT_NEAR(*interval.half_width, 2.262157 * std::sqrt(82.5 / 9.0 / 10.0), 1e-4);
+  EXPECT_GT(*IndependentMeanInterval(values, 0.05 / 13).half_width, 1.5 * *interval.half_width);
+  EXPECT_FALSE(IndependentMeanInterval(std::span(values).first(3)).half_width.has_value());
+}
+
+// From tables of Student's and of the normal distribution.
+TEST(Interval, QuantilesOfAnyShareOutside) {
+  EXPECT_NEAR(StudentQuantile(10, 0.01), 3.169273, 3e-3);
+  EXPECT_NEAR(StudentQuantile(30, 0.001), 3.645959, 3e-3);
+  EXPECT_NEAR(StudentQuantile(1e9, 0.01), 2.575829, 1e-6);
+  EXPECT_EQ(StudentQuantile(1e9), StudentQuantile(1e9, 0.05));
+}
+
 class WindowsTest : public EvaluationTest {
  protected:
   WindowsTest() {
