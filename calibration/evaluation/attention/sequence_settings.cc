@@ -3,6 +3,16 @@
 #include "engine/model/rope_base.h"
 
 namespace eta {
+namespace {
+
+// The profile whose thresholds a gate compares keys with. Models with relative thresholds have no
+// gate.
+const ThresholdProfile* GateProfile(const EvaluatedAttention& attention) {
+  const ThresholdProfile* profile = attention.profile.get();
+  return profile != nullptr && profile->relative_c ? nullptr : profile;
+}
+
+}  // namespace
 
 SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
                                     std::span<const int32_t> special_ids, const ModelConfig& config,
@@ -21,7 +31,7 @@ bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b) {
   };
   return reads_all(a) && reads_all(b) && a.geometry == b.geometry &&
          a.temper_special == b.temper_special && a.options.offset == b.options.offset &&
-         a.profile == b.profile;
+         GateProfile(a) == GateProfile(b);
 }
 
 }  // namespace eta

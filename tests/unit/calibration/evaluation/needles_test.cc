@@ -144,6 +144,13 @@ TEST_F(NeedlesTest, APromptIsSharedByThoseThatComputeItAlike) {
   EXPECT_TRUE(SamePrompt(ways[0], ways[1]));
   for (const size_t other : {2, 4, 5}) EXPECT_FALSE(SamePrompt(ways[0], ways[other])) << other;
   EXPECT_FALSE(SamePrompt(ways[5], ways[5]));
+  for (const bool relative : {true, false}) {
+    ThresholdProfile profile = {.thresholds = {1.0f}};
+    if (relative) profile = {.relative_c = -4.0f};
+    EvaluatedAttention frozen = ways[7];
+    frozen.profile = std::make_shared<const ThresholdProfile>(std::move(profile));
+    EXPECT_EQ(SamePrompt(ways[7], frozen), relative) << "a gate alone reads thresholds of a prompt";
+  }
   const NeedleEvaluationOptions options = {.prefill = 600, .rivals = backend.get()};
   const auto together = EvaluateNeedles(OnlyRunner(**runner), windows, ways, options).value();
   for (size_t i = 0; i < ways.size(); ++i) {
