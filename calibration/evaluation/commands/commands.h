@@ -22,6 +22,7 @@ void AddExportGgufCommand(CLI::App& app, absl::Status& status);
 void AddTokenizeCommand(CLI::App& app, absl::Status& status);
 void AddRenderCommand(CLI::App& app, absl::Status& status);
 void AddTableCommand(CLI::App& app, absl::Status& status);
+void AddProveCommand(CLI::App& app, absl::Status& status);
 void AddReportCommand(CLI::App& app, absl::Status& status);
 
 }  // namespace eta

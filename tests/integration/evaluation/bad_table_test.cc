@@ -142,5 +142,23 @@ TEST_F(BadTableTest, WaysOfAttendingWithNumbersThatAreNone) {
   Refused(of_plain + "topk:0.5+prefill_attention=sparse", "prefill_attention: must be full");
 }
 
+TEST_F(BadTableTest, ProofsThatCannotBeMade) {
+  const std::string prove = "prove --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --quick" +
+                            Model() + " --output=" + Path("proof");
+  Refused("prove" + Model(), "--output");
+  Refused(prove + " --attention=constants:0.5", "attention");
+  Refused(prove + " --attention=dynamic+block_size=4", "attention");
+  Refused(prove + " --attention=profile:" + Path("absent.json"), "absent.json");
+  Refused(prove + " --length=100", "length");
+  Refused(prove + " --macro_points=nan", "--macro_points");
+  Refused(prove + " --speed=-1", "--speed");
+  Refused(prove + " --traffic=" + Path("absent.jsonl"), "traffic");
+  Refused(prove + " --traffic=" + Write("a.jsonl", "{}\n"), "traffic");
+  Refused(prove + " --text=" + Path("absent.txt"), "text");
+  Refused("prove --text=" ETA_SOURCE_DIR "/deploy/samples/needle.txt --quick" + Model() +
+              " --output=" + Write("file", ""),
+          "output");
+}
+
 }  // namespace
 }  // namespace eta
