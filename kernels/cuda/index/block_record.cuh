@@ -63,9 +63,9 @@ __device__ __forceinline__ void WriteMomentRecord(const KvTile& tile, const Bloc
   const int32_t b = tile.block_size;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const float* last = keys + (b - 1) * KeyStride(d);
-  const float share = 1.0f / static_cast<float>(b);
+  // Of the sum, which few keys of a 16-bit cache leave exact: their mean is often a tie of float16.
   const auto mean = [&](int32_t c) {
-    return scratch.origin[c] + (last[c] - scratch.origin[c]) * share;
+    return (scratch.key_sum[c] + last[c]) / static_cast<float>(b);
   };
   SquareKeys(last, 1, d, nullptr, scratch.distances[0] + b - 1);
   float means[kRecordChunk];

@@ -89,7 +89,9 @@ struct Shares {
 struct alignas(16) RecordScratch {
   float keys[kAppendThreads * kRecordChunk];    // [lanes][d]
   float values[kAppendThreads * kRecordChunk];  // [lanes][d]
-  // Of the tokens before the last: the mean of keys (0 if there are none), the sum of values.
+  // Of the tokens before the last: the sum and the mean of keys (0 if there are none), the sum of
+  // values.
+  float key_sum[kMaxHeadDim];
   float origin[kMaxHeadDim];
   float value_sum[kMaxHeadDim];
   float last_value[kMaxHeadDim];
@@ -165,6 +167,7 @@ __device__ __forceinline__ void HoldTokens(const KvTile& tile, const BlockWork& 
       key_sum += scratch.keys[l * d + c];
       value_sum += scratch.values[l * d + c];
     }
+    scratch.key_sum[c] = key_sum;
     scratch.origin[c] = count > 0 ? key_sum / static_cast<float>(count) : 0.0f;
     scratch.value_sum[c] = value_sum;
   }
