@@ -96,8 +96,8 @@ double UniformReal(Random& random, double low, double high) {
 
 HostTensor Normal(Random& random, int64_t rows, int64_t cols, float deviation) {
   HostTensor tensor(rows, cols);
-  std::normal_distribution<float> normal(0.0f, deviation);
-  for (float& x : tensor.data) x = normal(random);
+  std::normal_distribution<float> normal;
+  for (float& x : tensor.data) x = normal(random) * deviation;  // 0 is none of the distribution's
   return tensor;
 }
 
