@@ -31,7 +31,7 @@ struct AttentionOptions {
   // Thresholds are the row's estimated log-sum-exp plus relative_c, against a block's estimated
   // mass ("Relative thresholds"). REQUIRES: no gate, IndexKind::kOutlier.
   bool relative = false;
-  float relative_c = -3.9f;  // c
+  float relative_c = -4.3f;  // c
 };
 
 // Full blocks that are read in any case: sinks and pinned ones, at most kMaxAlwaysRead of each.

@@ -10,6 +10,7 @@
 #include "calibration/calibrate/calibrator.h"
 #include "calibration/needles/needle.h"
 #include "calibration/solvers/sample_split.h"
+#include "kernels/batch.h"
 
 namespace eta {
 
@@ -27,7 +28,7 @@ struct PreparedJob {
 
 // The default of relative thresholds (eta-semantics.md, "Relative thresholds"). The search for one
 // begins there.
-inline constexpr float kDefaultRelativeC = -3.9f;
+inline constexpr float kDefaultRelativeC = AttentionOptions{}.relative_c;
 
 // The steepness of the soft density for a model without a gate: a sigmoid of it counts a score as
 // above the threshold. This is nearly a step (90 % of the way within 0.15), and still so smooth

@@ -18,7 +18,7 @@ void AttentionFlags::Register(CLI::App& command) {
           "exported profile or {\"name\": ..., \"thresholds\": [[..HQ], ..L]}; or a rival: "
           "topk:SHARE, quest:SHARE[:DENSE], oracle:C, constants:UNION, window:W, "
           "streaming:W, bigbird:W:STRIDE, h2o:W:SHARE, h2o_blocks:W:SHARE. Settings of its "
-          "own may follow, as in relative:-4.6+reads=own, also block_size and index. May be "
+          "own may follow, as in relative:-5.0+reads=own, also block_size and index. May be "
           "given several times")
       ->required()
       ->allow_extra_args(false)

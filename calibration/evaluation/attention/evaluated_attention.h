@@ -14,7 +14,7 @@
 //   h2o:W:SHARE       ... sinks, the last keys and what earlier rows attended to most
 //
 // W is a number of keys, or below 1 a share of them. Each may be followed by settings of its own:
-// `relative:-4.6+reads=own+confirm=true`. block_size and index also change the cache.
+// `relative:-5.0+reads=own+confirm=true`. block_size and index also change the cache.
 #pragma once
 
 #include <cstdint>

@@ -474,7 +474,7 @@ TEST_F(EngineTest, APlainCheckpointIsSparseAndSaysSo) {
   const ResolvedAttention& attention = answer.started[0].attention;
   EXPECT_EQ(attention.mode, AttentionMode::kDynamic);
   EXPECT_TRUE(attention.options.relative);
-  EXPECT_FLOAT_EQ(attention.options.relative_c, -3.9f);
+  EXPECT_FLOAT_EQ(attention.options.relative_c, -4.3f);
   EXPECT_EQ(answer.ids.size(), 8u);
   // 7 decode rows of 2 layers and 2 KV heads. Their 18 full blocks of 16 tokens, of which 3 are
   // always read, have records of 100 bytes; keys of 32 floats are scored: those 3 blocks and the

@@ -104,7 +104,7 @@ std::vector<RivalFamily> RivalFamilies() {
 }
 
 std::vector<std::string> OwnArms(const ModelConfig& config) {
-  if (config.gate == Gate::kNone) return {"full", kDefaultArm, "relative:-4.6", "relative:-3.2"};
+  if (config.gate == Gate::kNone) return {"full", kDefaultArm, "relative:-5.0", "relative:-3.6"};
   return {"full", kDefaultArm, "dynamic+floor=none+z=2",
           "dynamic+floor=none+z=2+block_size=4+pinned_blocks=0"};
 }

@@ -64,16 +64,16 @@ void AddGated(std::vector<Point>& points) {
 }
 
 void AddRelative(std::vector<Point>& points) {
-  for (const double c : {-6.0, -5.3, -4.6, -3.9, -3.2, -2.5}) {
+  for (const double c : {-6.4, -5.7, -5.0, -4.3, -3.6, -2.9}) {
     points.push_back({.family = "default",
                       .name = absl::StrFormat("relative:%.1f", c),
-                      .quick = c == -4.6 || c == -3.2});
+                      .quick = c == -5.0 || c == -3.6});
   }
-  for (const double c : {-4.6, -3.2}) {
+  for (const double c : {-5.0, -3.6}) {
     points.push_back(
         {.family = "own reads", .name = absl::StrFormat("relative:%.1f+reads=own", c)});
   }
-  for (const double c : {-4.6, -3.9, -3.2}) {
+  for (const double c : {-5.0, -4.3, -3.6}) {
     points.push_back({.family = "oracle", .name = absl::StrFormat("oracle:%.1f", c)});
   }
 }

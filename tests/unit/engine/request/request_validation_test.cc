@@ -487,7 +487,7 @@ TEST(ResolveAttention, APlainCheckpointIsSparseByDefault) {
   const ResolvedAttention plain = ResolveAttention({}, RelativeModel());
   EXPECT_EQ(plain.mode, AttentionMode::kDynamic);
   EXPECT_TRUE(plain.options.relative);
-  EXPECT_FLOAT_EQ(plain.options.relative_c, -3.9f);
+  EXPECT_FLOAT_EQ(plain.options.relative_c, -4.3f);
   EXPECT_EQ(plain.options.sink_blocks, 1);
   EXPECT_TRUE(plain.options.shared_reads);
   EXPECT_FALSE(plain.options.confirm);
