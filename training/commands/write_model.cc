@@ -12,8 +12,9 @@ namespace eta::training {
 namespace {
 
 absl::Status WriteIndexMetric(const ModelToWrite& model) {
+  if (model.held_out == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(model.config_json));
-  if (model.held_out == nullptr || config.index != IndexKind::kOutlier) return absl::OkStatus();
+  if (config.index != IndexKind::kOutlier) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
   return MeasureIndexMetric(
       written, model.held_out->windows(),
