@@ -165,7 +165,7 @@ Table TrafficTable(const ProofScores& scores, const ProofPlan& plan) {
           "Full attention goes on greedily, up to end of text or ", plan.continuation,
           " tokens. KL and top-1: over these tokens, those before given, sparse against full "
           "attention; 95 % intervals by prompt. Parting: the first token at which the two greedy "
-          "continuations differ, the median over prompts; a dash: half of them never part."),
+          "continuations differ, the median over prompts, unless half of them never part."),
       .counted = "prompts",
       .keys = {"prompts"},
       .columns = {{.name = "kl", .unit = "nats", .digits = 4},

@@ -223,7 +223,8 @@ TEST(ProofPage, PromptsThatPartAreCounted) {
   EXPECT_THAT(page, AllOf(HasSubstr("2 prompts are too long"), HasSubstr("| 100 | 40.0"),
                           HasSubstr("traffic.svg")));
   for (TrafficScore& prompt : scores.traffic) prompt.agreed = prompt.tokens;
-  EXPECT_THAT(ProofMarkdown(Page(scores), "abc"), HasSubstr("| - | 100.0"));
+  EXPECT_THAT(ProofMarkdown(Page(scores), "abc"),
+              AllOf(HasSubstr("| 100.0 (56.6..100.0) | 5 |"), Not(HasSubstr("parting, token"))));
 }
 
 }  // namespace
