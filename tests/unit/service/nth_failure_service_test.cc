@@ -227,7 +227,7 @@ TEST_F(NthFailureRequests, AllocationWhileACalibrationIsConverted) {
   v1::CalibrateRequest request;
   request.set_name("legal");
   request.mutable_target()->mutable_match_dynamic();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 16; ++i) {
     (*request.mutable_labels())[absl::StrCat("a-label-that-is-no-short-text-", i)] = "its value";
     request.add_samples()->set_text(absl::StrCat("The quick brown fox and ", i, " others"));
     request.add_samples()->mutable_token_ids()->mutable_ids()->Resize(40, 11);
@@ -248,7 +248,7 @@ TEST_F(NthFailureRequests, AllocationWhileACalibrationIsConverted) {
   }
   EXPECT_GT(FailEachAllocation([&] {
               const auto samples = TokenizeSamples(request, *engine_, /*max_tokens=*/1000, {});
-              EXPECT_EQ(samples.ok() ? samples->size() : 8, 8u);
+              EXPECT_EQ(samples.ok() ? samples->size() : 32, 32u);
               return samples.status();
             }),
             8);
