@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "calibration/evaluation/tables/measures/alignment.h"
+#include "calibration/evaluation/perplexity/alignment.h"
 #include "engine/base/error.h"
 
 namespace eta {

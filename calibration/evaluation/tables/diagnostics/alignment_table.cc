@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "calibration/evaluation/perplexity/alignment.h"
 #include "calibration/evaluation/tables/diagnostics/diagnostics.h"
 #include "calibration/evaluation/tables/diagnostics/observation.h"
-#include "calibration/evaluation/tables/measures/alignment.h"
 #include "calibration/evaluation/tables/measures/residual_recorder.h"
 #include "engine/base/status_macros.h"
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "calibration/evaluation/perplexity/alignment.h"
 
 namespace eta {
 
@@ -37,14 +38,6 @@ std::vector<double> GatedLogits(const RecordedWindow& window, std::span<const do
     logits[s] /= 1.0 + std::exp(-window.beta * (logits[s] - threshold));
   }
   return logits;
-}
-
-double LogSumExp(std::span<const double> logits) {
-  if (logits.empty()) return -std::numeric_limits<double>::infinity();
-  const double max = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (const double logit : logits) sum += std::exp(logit - max);
-  return max + std::log(sum);
 }
 
 std::vector<double> Softmax(std::span<const double> logits) {

@@ -61,9 +61,6 @@ std::vector<double> RowScores(const RecordedWindow& window, const RecordedLayer&
 std::vector<double> GatedLogits(const RecordedWindow& window, std::span<const double> scores,
                                 float threshold);
 
-// log sum exp; minus infinity of nothing.
-double LogSumExp(std::span<const double> logits);
-
 // The softmax of `logits`.
 std::vector<double> Softmax(std::span<const double> logits);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "calibration/evaluation/perplexity/alignment.h"
+
 namespace eta {
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "calibration/evaluation/cases/case_tensors.h"
+#include "calibration/evaluation/perplexity/alignment.h"
 #include "calibration/evaluation/tables/measures/active_density.h"
-#include "calibration/evaluation/tables/measures/alignment.h"
 #include "calibration/evaluation/tables/measures/block_bounds.h"
 #include "calibration/evaluation/tables/measures/document_variance.h"
 #include "calibration/evaluation/tables/measures/index_quality.h"

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "calibration/evaluation/perplexity/alignment.h"
 #include "calibration/evaluation/runtime/runner.h"
 #include "calibration/evaluation/tables/measures/active_density.h"
-#include "calibration/evaluation/tables/measures/alignment.h"
 #include "calibration/evaluation/tables/measures/attention_recorder.h"
 #include "calibration/evaluation/tables/measures/block_bounds.h"
 #include "calibration/evaluation/tables/measures/index_quality.h"

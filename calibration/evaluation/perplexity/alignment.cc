@@ -1,10 +1,9 @@
-#include "calibration/evaluation/tables/measures/alignment.h"
+#include "calibration/evaluation/perplexity/alignment.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
-
-#include "calibration/evaluation/tables/measures/recorded_attention.h"
 
 namespace eta {
 
@@ -27,6 +26,14 @@ VectorAlignment AlignVectors(std::span<const float> full, std::span<const float>
   }
   if (full_square > 0.0) alignment.shift = std::sqrt(difference / full_square);
   return alignment;
+}
+
+double LogSumExp(std::span<const double> logits) {
+  if (logits.empty()) return -std::numeric_limits<double>::infinity();
+  const double max = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const double logit : logits) sum += std::exp(logit - max);
+  return max + std::log(sum);
 }
 
 LogitAlignment AlignLogits(std::span<const float> full, std::span<const float> sparse) {

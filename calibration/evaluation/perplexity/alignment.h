@@ -17,6 +17,9 @@ struct LogitAlignment {
   bool same_best = false;  // the most likely token is the same; lowest id on a tie
 };
 
+// log sum exp; minus infinity of nothing.
+double LogSumExp(std::span<const double> logits);
+
 // REQUIRES: spans of equal length, not empty.
 VectorAlignment AlignVectors(std::span<const float> full, std::span<const float> sparse);
 LogitAlignment AlignLogits(std::span<const float> full, std::span<const float> sparse);
