@@ -7,8 +7,8 @@
 lines        newlines of sources (.h .cc .cu .cuh) in the product's folders; of sources and scripts
              (.py .sh) in tests
 files        what git tracks
-Markdown     bytes of .md, but for pages of results, and for the page of flags and the table of bad
-             inputs, which programs write
+Markdown     bytes of .md, but for pages of results and for what programs write: the pages of flags and
+             of metrics, and the table of bad inputs
 sink_blocks  files of the product outside kernels, .proto among them, that name this setting: how far
              a setting of attention spreads
 rooms        of engine, and of calibration: a folder with all below it, and each unit (.h and .cc of one
@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("kernels", "engine", "calibration", "training", "service", "proto")
 SOURCES = (".h", ".cc", ".cu", ".cuh")
-TABLES = ("tests/bad_inputs.md", "service/options/flags.md")
+TABLES = ("deploy/metrics.md", "service/options/flags.md", "tests/bad_inputs.md")
 OPENED = ("engine", "calibration", "calibration/evaluation")
 INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
