@@ -155,4 +155,18 @@ __device__ __forceinline__ void OrderWritesBeforeCopies() {
 #endif
 }
 
+// Where a thread is in a ring of kStages stages.
+template <int kStages>
+struct RingPlace {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 }  // namespace eta::cuda

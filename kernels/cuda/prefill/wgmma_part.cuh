@@ -80,20 +80,6 @@ struct WgmmaRing {
   }
 };
 
-// Where a warp is in the ring.
-template <int kStages>
-struct WgmmaPlace {
-  int32_t stage = 0;
-  uint32_t phase = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // The queries of a warp against one part of its tile's keys. The two kernels are made of these
 // steps; all warps of a warpgroup take them together. kPieces: of the key tiles of sparse prefill;
 // 0 for full prefill. Tiles go by their number in the part.
@@ -101,7 +87,7 @@ template <typename Element, int kPieces>
 struct WgmmaPart {
   using Shape = WgmmaShape<Element>;
   using Keys = typename KeysOf<kPieces>::Type;
-  using Place = WgmmaPlace<Shape::kStages>;
+  using Place = RingPlace<Shape::kStages>;
   static constexpr bool kSparse = kPieces > 0;
   static constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(kPieces) : 0;
   static constexpr int kStages = Shape::kStages;

@@ -16,6 +16,7 @@ namespace eta::training::cuda {
 
 using eta::cuda::Barrier;
 using eta::cuda::BFloat16;
+using eta::cuda::RingPlace;
 using eta::cuda::SharedAddress;
 namespace wgmma = eta::cuda::wgmma;
 
@@ -74,20 +75,6 @@ __device__ __forceinline__ void CopyBytes(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
       : "memory");
 }
-
-// Where a thread is in a ring of kStages stages.
-template <int kStages>
-struct RingPlace {
-  int32_t stage = 0;
-  uint32_t phase = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-};
 
 struct Work {
   int32_t head;  // in [0, B * H)
