@@ -26,11 +26,6 @@ double NormalQuantile(double outside) {
   return (low + high) / 2.0;
 }
 
-// Student's, of n values with this sum of squares around their mean.
-double HalfWidth(double squares, double n, double outside) {
-  return StudentQuantile(n - 1, outside) * std::sqrt(squares / (n - 1) / n);
-}
-
 }  // namespace
 
 // From the normal quantile: the expansion in 1/freedom of Abramowitz and Stegun, 26.7.5. At 0.975
@@ -51,16 +46,11 @@ MeanInterval BlockMeanInterval(std::span<const float> values, int block) {
   interval.mean = Sum(values) / static_cast<double>(values.size());
   const auto tokens = static_cast<size_t>(block);
   const size_t blocks = values.size() / tokens;
-  if (blocks < kMinIntervalBlocks) return interval;
   std::vector<double> means(blocks);
   for (size_t i = 0; i < blocks; ++i) {
     means[i] = Sum(values.subspan(i * tokens, tokens)) / block;
   }
-  const auto n = static_cast<double>(blocks);
-  const double centre = std::accumulate(means.begin(), means.end(), 0.0) / n;
-  double squares = 0.0;
-  for (const double mean : means) squares += (mean - centre) * (mean - centre);
-  interval.half_width = HalfWidth(squares, n, 0.05);
+  interval.half_width = IndependentMeanInterval(means).half_width;
   return interval;
 }
 
@@ -72,7 +62,7 @@ MeanInterval IndependentMeanInterval(std::span<const double> values, double outs
   if (values.size() < kMinIntervalBlocks) return interval;
   double squares = 0.0;
   for (const double value : values) squares += (value - interval.mean) * (value - interval.mean);
-  interval.half_width = HalfWidth(squares, n, outside);
+  interval.half_width = StudentQuantile(n - 1, outside) * std::sqrt(squares / (n - 1) / n);
   return interval;
 }
 
