@@ -24,11 +24,12 @@ struct TaskScores {
 struct TextScore {
   std::string text;
   double context = 0.0;  // tokens of a window
-  double tokens = 0.0;   // that were scored
-  double loss = 0.0;     // full attention's, nats per token
-  MeanInterval more;     // of sparse, paired
-  double kl = 0.0;       // KL(full || sparse), nats
-  double top_1 = 0.0;    // of the scored tokens, by sparse
+  double windows = 0.0;
+  double tokens = 0.0;  // that were scored
+  double loss = 0.0;    // full attention's, nats per token
+  MeanInterval more;    // of sparse, paired; over windows
+  double kl = 0.0;      // KL(full || sparse), nats
+  double top_1 = 0.0;   // of the scored tokens, by sparse
   double full_top_1 = 0.0;
   double union_density = 1.0;
   double bytes_read = 1.0;

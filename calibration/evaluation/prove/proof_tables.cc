@@ -96,9 +96,9 @@ Table PerplexityProof(std::span<const TextScore> texts) {
       .title = "Perplexity and divergence",
       .method =
           "The second half of each window, decoded behind a prompt; the ratio to full "
-          "attention's perplexity on the same tokens, with its 95 % interval by blocks of 256 "
-          "tokens. KL: how far the next token's distribution is from full attention's. Bytes: "
-          "K, V and index that were read, over all K and V.",
+          "attention's perplexity on the same tokens, with its 95 % interval over windows (fewer "
+          "than 4 have none). KL: how far the next token's distribution is from full "
+          "attention's. Bytes: K, V and index that were read, over all K and V.",
       .counted = "tokens",
       .keys = {"text"},
       .columns = {{.name = "window", .unit = "tokens", .digits = 0},

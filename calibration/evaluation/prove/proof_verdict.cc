@@ -36,27 +36,43 @@ std::vector<TaskScores> ByTask(std::span<const TaskScores> scores) {
   return tasks;
 }
 
+// A weighted sum of independent means, with the 95 % interval that theirs give it.
+class SumOfMeans {
+ public:
+  // `mean` is of n values, with a 95 % interval or none.
+  void Add(double weight, const MeanInterval& mean, double n) {
+    mean_ += weight * mean.mean;
+    whole_ = whole_ && mean.half_width.has_value();
+    if (!mean.half_width) return;
+    const double error = weight * *mean.half_width / StudentQuantile(n - 1);
+    variance_ += error * error;
+    freedom_ += n - 1;
+  }
+  MeanInterval Interval() const {
+    MeanInterval interval = {.mean = mean_, .half_width = std::nullopt};
+    if (whole_) interval.half_width = StudentQuantile(freedom_) * std::sqrt(variance_);
+    return interval;
+  }
+
+ private:
+  double mean_ = 0.0;
+  double variance_ = 0.0;
+  double freedom_ = 0.0;
+  bool whole_ = true;
+};
+
 // The mean over tasks. Its variance is that of independent questions within each task.
 MacroOutcome MacroOf(std::span<const TaskScores> tasks) {
   MacroOutcome macro;
   const auto count = static_cast<double>(tasks.size());
-  double variance = 0.0;
-  double freedom = 0.0;
-  bool whole = true;
+  SumOfMeans sum;
   for (const TaskScores& task : tasks) {
     macro.full += MeanOf(task.full) / count;
     macro.sparse += MeanOf(task.sparse) / count;
     const std::vector<double> more = PairedMore(task);
-    const MeanInterval mean = IndependentMeanInterval(more);
-    const auto n = static_cast<double>(more.size());
-    whole = whole && mean.half_width.has_value();
-    if (!mean.half_width) continue;
-    const double error = *mean.half_width / StudentQuantile(n - 1);
-    variance += error * error / (count * count);
-    freedom += n - 1;
+    sum.Add(1.0 / count, IndependentMeanInterval(more), static_cast<double>(more.size()));
   }
-  macro.more.mean = macro.sparse - macro.full;
-  if (whole) macro.more.half_width = StudentQuantile(freedom) * std::sqrt(variance);
+  macro.more = sum.Interval();
   return macro;
 }
 
@@ -101,21 +117,11 @@ ProofRule TaskRule(std::span<const TaskOutcome> tasks, const ProofTolerance& tol
 
 // Of all texts together, each by its tokens.
 ProofRule PerplexityRule(std::span<const TextScore> texts, const ProofTolerance& tolerance) {
-  MeanInterval more;
   double tokens = 0.0;
-  double variance = 0.0;
-  bool whole = true;
+  SumOfMeans sum;
   for (const TextScore& text : texts) tokens += text.tokens;
-  for (const TextScore& text : texts) {
-    const double weight = text.tokens / tokens;
-    more.mean += weight * text.more.mean;
-    const double blocks = std::floor(text.tokens / kIntervalBlock);
-    whole = whole && text.more.half_width && blocks >= kMinIntervalBlocks;
-    if (!whole) continue;
-    const double error = weight * *text.more.half_width / StudentQuantile(blocks - 1);
-    variance += error * error;
-  }
-  if (whole) more.half_width = 1.96 * std::sqrt(variance);
+  for (const TextScore& text : texts) sum.Add(text.tokens / tokens, text.more, text.windows);
+  const MeanInterval more = sum.Interval();
   const auto percent = [](double loss) { return 100.0 * std::expm1(loss); };
   ProofRule rule = {.name = "perplexity",
                     .what = absl::StrCat("perplexity over full attention's, ", texts.size(),

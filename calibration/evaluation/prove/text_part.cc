@@ -31,6 +31,7 @@ class Texts : public ProofPart {
       const auto& numbers = Find(i)->numbers;
       TextScore score = {.text = texts_[i].name,
                          .context = numbers.at("context"),
+                         .windows = numbers.at("windows"),
                          .tokens = numbers.at("tokens"),
                          .loss = numbers.at("loss"),
                          .more = {.mean = numbers.at("more"), .half_width = std::nullopt},
@@ -51,8 +52,8 @@ class Texts : public ProofPart {
     return absl::StrCat("perplexity/", i, "/", texts_[i].name);
   }
   const ProofUnit* Find(size_t i) const {
-    return bench_.log.Find(UnitName(i), {"context", "tokens", "loss", "more", "kl", "top_1",
-                                         "full_top_1", "union", "bytes"});
+    return bench_.log.Find(UnitName(i), {"context", "windows", "tokens", "loss", "more", "kl",
+                                         "top_1", "full_top_1", "union", "bytes"});
   }
   double Work() const { return (1.0 + kSparseRow) * bench_.plan.windows * bench_.plan.longest(); }
 
@@ -81,6 +82,7 @@ class Texts : public ProofPart {
     const AttentionScore& sparse = scores[1];
     ProofUnit unit;
     unit.numbers = {{"context", context},
+                    {"windows", static_cast<double>(windows.size())},
                     {"tokens", rows},
                     {"loss", scores[0].loss.mean},
                     {"more", sparse.loss_over_first.mean},

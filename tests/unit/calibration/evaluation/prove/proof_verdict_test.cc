@@ -33,6 +33,7 @@ TaskScores Task(const std::string& name, int32_t length, size_t full, size_t spa
 TextScore Text(double more) {
   return {.text = "wiki",
           .context = 2048,
+          .windows = 4,
           .tokens = 4096,
           .loss = 3.0,
           .more = {.mean = std::log1p(more / 100.0), .half_width = 0.001},
