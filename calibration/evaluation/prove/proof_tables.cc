@@ -155,7 +155,7 @@ Table TrafficTable(const ProofScores& scores, const ProofPlan& plan) {
   std::vector<std::vector<double>> sums;
   int64_t never = 0;
   for (const TrafficScore& prompt : traffic) {
-    sums.push_back({prompt.kl, prompt.same, prompt.compared});
+    sums.push_back({1000.0 * prompt.kl, prompt.same, prompt.compared});
     never += prompt.agreed < prompt.tokens ? 0 : 1;
   }
   Table table = {
@@ -168,7 +168,7 @@ Table TrafficTable(const ProofScores& scores, const ProofPlan& plan) {
           "continuations differ, the median over prompts, unless half of them never part."),
       .counted = "prompts",
       .keys = {"prompts"},
-      .columns = {{.name = "kl", .unit = "nats", .digits = 4},
+      .columns = {{.name = "kl", .unit = "1000 nats", .digits = 2},
                   Percent("top_1"),
                   {.name = "parting", .unit = "token", .digits = 0},
                   Percent("never_part")}};
