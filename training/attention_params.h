@@ -28,7 +28,7 @@ enum class GateKind : uint8_t { kNone, kSilu, kAdditive };
 inline constexpr float kAdditivePenalty = 100.0f;
 inline constexpr int32_t kRegulariserBlock = 64;  // the server's default block
 
-// Rows b * T + t, b < sequences, t < length. Nothing is masked but the future.
+// Rows b * T + t, b < sequences, t < length.
 struct AttentionShape {
   int32_t sequences = 0;        // B
   int32_t length = 0;           // T, any
@@ -53,6 +53,21 @@ struct AttentionGate {
   }
 };
 
+// Keys that a row attends to, of those at or before it. Only with GateKind::kNone.
+struct KeySelection {
+  // [B, HKV, N, N], N = Blocks(T): bit i of element [b, g, j, c] says that query 64 c + i of KV
+  // head g's heads attends to the keys of block j. Of every query the bit of its own block is set.
+  // Null: all blocks.
+  const uint64_t* blocks = nullptr;
+  int32_t window = 0;  // the row's last keys, its own among them; 0: all
+
+  // Blocks of kRegulariserBlock tokens, the last of them perhaps in part.
+  static constexpr int32_t Blocks(int32_t tokens) {
+    return (tokens + kRegulariserBlock - 1) / kRegulariserBlock;
+  }
+  bool all() const { return blocks == nullptr && window == 0; }
+};
+
 struct AttentionForwardParams {
   AttentionShape shape;
   AttentionGate gate;
@@ -67,6 +82,7 @@ struct AttentionForwardParams {
   // Memory in which the backend keeps what its backward op needs, AttentionSavedBytes(); null if
   // that is 0, or if there will be no backward op.
   std::byte* saved;
+  KeySelection keys{};
 };
 
 // The gradient of one kind of row sums: element [b, h, t] is

@@ -73,6 +73,13 @@ class TrainingBackend {
   }
   virtual void Attention(const AttentionForwardParams& params) = 0;
   virtual void AttentionBackward(const AttentionBackwardParams& params) = 0;
+  virtual void GatherWindows(const GatherWindowsParams& params) = 0;
+  virtual void GatherWindowsBackward(const GatherWindowsBackwardParams& params) = 0;
+  virtual void CompressedAttention(const CompressedAttentionParams& params) = 0;
+  virtual void CompressedAttentionBackward(const CompressedAttentionBackwardParams& params) = 0;
+  virtual void MixBranches(const MixBranchesParams& params) = 0;
+  virtual void MixBranchesBackward(const MixBranchesBackwardParams& params) = 0;
+  virtual void Add(const AddParams& params) = 0;
   virtual void SwiGlu(const SwiGluParams& params) = 0;
   virtual void SwiGluBackward(const SwiGluBackwardParams& params) = 0;
   virtual void HeadLoss(const HeadLossParams& params) = 0;

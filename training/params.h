@@ -13,6 +13,7 @@
 
 #include "kernels/rope_scaling.h"
 #include "training/attention_params.h"
+#include "training/native_sparse_params.h"
 #include "training/tensor.h"
 
 namespace eta::training {
@@ -104,16 +105,18 @@ struct NormHeadsBackwardParams {
 };
 
 // Rotates q and k in place: half-split, the row's position is its index modulo `length`
-// (eta-semantics.md, "Model"). `inverse` turns gradients back: every pair by the opposite angle,
-// and it grows by scaling.attention_factor all the same.
+// (eta-semantics.md, "Model"), times `stride` and after `first`. `inverse` turns gradients back:
+// every pair by the opposite angle, and it grows by scaling.attention_factor all the same.
 struct RopeParams {
-  Tensor q;  // [R, HQ d] activations
+  Tensor q;  // [R, HQ d] activations; empty: keys alone
   Tensor k;  // [R, HKV d] activations
   int32_t head_dim;
   int32_t length;  // T
   double theta;
   RopeScaling scaling{};
   bool inverse = false;
+  int32_t first = 0;   // position of a sequence's first row
+  int32_t stride = 1;  // positions from row to row
 };
 
 // tau = q W^T + b in float32. Without a weight tau = b: one learned constant per head.
@@ -164,6 +167,8 @@ struct HeadLossParams {
   float* divergence;                  // [R], not weighted; null without a teacher
   Tensor grad_hidden;                 // [R, D] activations, written; empty: losses alone
   float* grad_head;                   // [V, D]
+  // [R], 1 where the target has the largest logit, the first of equals, else 0; null: not wanted.
+  float* hit = nullptr;
 };
 
 // out[h] += sum over b and t of x[b, h, t] * weights[t]
