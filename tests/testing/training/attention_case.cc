@@ -5,6 +5,8 @@
 #include <functional>
 #include <sstream>
 
+#include "tests/testing/training/native_sparse_case.h"
+
 namespace eta::training::testing {
 
 std::string AttentionCase::Describe() const {
@@ -12,7 +14,8 @@ std::string AttentionCase::Describe() const {
   text << "B " << shape.sequences << ", T " << shape.length << ", HQ " << shape.num_query_heads
        << ", HKV " << shape.num_kv_heads << ", d " << shape.head_dim << ", gate "
        << static_cast<int>(gate.kind) << ", beta " << gate.beta << ", strength " << gate.strength
-       << (gate.group_blocks ? ", blocks of groups" : ", blocks of heads");
+       << (gate.group_blocks ? ", blocks of groups" : ", blocks of heads")
+       << (blocks.empty() ? "" : ", blocks chosen") << ", window " << window;
   return text.str();
 }
 
@@ -45,7 +48,11 @@ AttentionCase RandomAttentionCase(uint64_t seed, const std::vector<int32_t>& hea
   c.k = numbers.Normal(rows * kv_cols);
   c.v = numbers.Normal(rows * kv_cols);
   c.grad_out = numbers.Normal(rows * q_cols);
-  if (c.gate.kind == GateKind::kNone) return c;
+  if (c.gate.kind == GateKind::kNone) {
+    if (numbers.Integer(0, 1) == 1) c.blocks = RandomBlocks(numbers, c.shape);
+    if (numbers.Integer(0, 1) == 1) c.window = numbers.Integer(1, longest);
+    return c;
+  }
   c.tau = numbers.Normal(rows * c.shape.num_query_heads, 1.0, numbers.Uniform(-2.0, 2.0));
   if (numbers.Integer(0, 3) > 0) {
     c.grad_gate_sum = numbers.Normal(rows * c.shape.num_query_heads, 0.1);
@@ -114,6 +121,7 @@ Results RunAttention(const AttentionCase& c, Harness& harness, bool backward) {
   forward.lse = harness.Floats(row_sums);
   forward.gate_sum = gated ? harness.Floats(row_sums) : nullptr;
   forward.block_sum = gated ? harness.Floats(block_sums) : nullptr;
+  forward.keys = {c.blocks.empty() ? nullptr : harness.Words(c.blocks), c.window};
   const size_t saved = harness.backend().AttentionSavedBytes(s, c.gate);
   if (saved > 0) {
     forward.saved =

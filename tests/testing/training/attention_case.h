@@ -20,12 +20,14 @@ struct AttentionCase {
   std::vector<double> grad_out;        // [B T, HQ d]
   std::vector<double> grad_gate_sum;   // [B, HQ, T]; empty: none
   std::vector<double> grad_block_sum;  // [B, HB, T]; empty: none
+  std::vector<uint64_t> blocks;        // of KeySelection; empty: all
+  int32_t window = 0;
 
   std::string Describe() const;
 };
 
 // `head_dims`: the head dimensions that the backend does. Lengths from 1 to `longest`, batches,
-// groups, gates and strengths as they come.
+// groups, gates, strengths and, without a gate, choices of keys as they come.
 AttentionCase RandomAttentionCase(uint64_t seed, const std::vector<int32_t>& head_dims,
                                   int32_t longest);
 

@@ -54,6 +54,21 @@ class ForwardingBackend : public TrainingBackend {
   void AttentionBackward(const AttentionBackwardParams& p) override {
     inner_->AttentionBackward(p);
   }
+  void GatherWindows(const GatherWindowsParams& p) override { inner_->GatherWindows(p); }
+  void GatherWindowsBackward(const GatherWindowsBackwardParams& p) override {
+    inner_->GatherWindowsBackward(p);
+  }
+  void CompressedAttention(const CompressedAttentionParams& p) override {
+    inner_->CompressedAttention(p);
+  }
+  void CompressedAttentionBackward(const CompressedAttentionBackwardParams& p) override {
+    inner_->CompressedAttentionBackward(p);
+  }
+  void MixBranches(const MixBranchesParams& p) override { inner_->MixBranches(p); }
+  void MixBranchesBackward(const MixBranchesBackwardParams& p) override {
+    inner_->MixBranchesBackward(p);
+  }
+  void Add(const AddParams& p) override { inner_->Add(p); }
   void SwiGlu(const SwiGluParams& p) override { inner_->SwiGlu(p); }
   void SwiGluBackward(const SwiGluBackwardParams& p) override { inner_->SwiGluBackward(p); }
   void HeadLoss(const HeadLossParams& p) override { inner_->HeadLoss(p); }

@@ -23,7 +23,8 @@ std::string GatedAttentionCase::Describe() const {
                       " HKV ", shape.num_kv_heads, " d ", shape.head_dim, " gate ",
                       static_cast<int>(gate.kind), " beta ", gate.beta, " strength ", gate.strength,
                       " group_blocks ", gate.group_blocks, " sums ", gate_sums, block_sums,
-                      " tau[0] ", tau.empty() ? 0.0f : tau[0]);
+                      " tau[0] ", tau.empty() ? 0.0f : tau[0], " chosen blocks ", blocks.size(),
+                      " window ", window);
 }
 
 void FillAttentionCase(Random& random, GatedAttentionCase& test) {
@@ -87,6 +88,13 @@ GatedAttentionResults RunAttention(training::TrainingBackend& backend,
   const int64_t queries = rows * shape.num_query_heads;
   const int64_t blocks = rows * test.gate.block_heads(shape);
   BackendMemory memory(backend);
+  training::KeySelection chosen = {.blocks = nullptr, .window = test.window};
+  if (!test.blocks.empty()) {
+    const size_t bytes = test.blocks.size() * sizeof(uint64_t);
+    std::byte* at = memory.Allocate(bytes);
+    backend.Upload(at, test.blocks.data(), bytes);
+    chosen.blocks = reinterpret_cast<const uint64_t*>(at);
+  }
   const Tensor whole = memory.Matrix(dtype, rows, q_cols + 2 * kv_cols);
   Tensor q = whole.Columns(0, q_cols);
   Tensor k = whole.Columns(q_cols, kv_cols);
@@ -113,7 +121,8 @@ GatedAttentionResults RunAttention(training::TrainingBackend& backend,
       .lse = memory.Floats(queries, -1.0f),
       .gate_sum = gate_sums ? memory.Floats(queries, -1.0f) : nullptr,
       .block_sum = block_sums ? memory.Floats(blocks, -1.0f) : nullptr,
-      .saved = memory.Allocate(backend.AttentionSavedBytes(shape, test.gate))};
+      .saved = memory.Allocate(backend.AttentionSavedBytes(shape, test.gate)),
+      .keys = chosen};
   backend.Attention(forward);
   const auto gradient = [&](const std::vector<float>& values, int64_t heads) {
     return training::RowGradient{.data = memory.Floats(values),

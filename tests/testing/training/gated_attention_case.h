@@ -26,6 +26,8 @@ struct GatedAttentionCase {
   std::vector<float> grad_out;        // [B T, HQ d]
   std::vector<float> grad_gate_sum;   // [B, HQ, T]
   std::vector<float> grad_block_sum;  // [B, HB, T]
+  std::vector<uint64_t> blocks;       // of KeySelection; empty: all
+  int32_t window = 0;
 
   std::string Describe() const;
 };

@@ -84,6 +84,12 @@ float* Harness::Floats(int64_t count) {
       std::vector<double>(static_cast<size_t>(count), std::numeric_limits<double>::quiet_NaN()));
 }
 
+uint64_t* Harness::Words(std::span<const uint64_t> values) {
+  std::byte* data = Allocate(values.size_bytes());
+  backend_.Upload(data, values.data(), values.size_bytes());
+  return reinterpret_cast<uint64_t*>(data);
+}
+
 std::vector<double> Harness::Read(const Tensor& tensor) {
   std::vector<double> values;
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.cols) * SizeOf(tensor.dtype));
@@ -98,6 +104,12 @@ std::vector<double> Harness::Read(const Tensor& tensor) {
 
 std::vector<double> Harness::Read(const float* values, int64_t count) {
   return Read({const_cast<float*>(values), DType::kFloat32, 1, count, count});
+}
+
+std::vector<uint64_t> Harness::Read(const uint64_t* values, int64_t count) {
+  std::vector<uint64_t> read(static_cast<size_t>(count));
+  backend_.Download(read.data(), values, read.size() * sizeof(uint64_t));
+  return read;
 }
 
 std::vector<double> Numbers::Normal(int64_t count, double deviation, double mean) {

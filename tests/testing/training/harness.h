@@ -38,9 +38,11 @@ class Harness {
   Tensor Activations(int64_t rows, int64_t cols);  // all NaN, so that what is not written shows
   float* Floats(std::span<const double> values);
   float* Floats(int64_t count);  // all NaN
+  uint64_t* Words(std::span<const uint64_t> values);
 
   std::vector<double> Read(const Tensor& tensor);
   std::vector<double> Read(const float* values, int64_t count);
+  std::vector<uint64_t> Read(const uint64_t* values, int64_t count);
 
  private:
   Tensor Make(std::span<const double> values, int64_t rows, int64_t cols, DType dtype,
