@@ -117,6 +117,7 @@ void AttendTile(const AttentionForwardParams& params, int32_t sequence, int32_t 
   TileRows rows = RowsOf(params.shape, place);
   const bool sums = params.gate_sum != nullptr || params.block_sum != nullptr;
   for (; place.key_tile <= query_tile; ++place.key_tile) {
+    if (!IsRead(params, place)) continue;
     rows = RowsOf(params.shape, place);
     for (int32_t g = 0; g < group; ++g) {
       place.head = kv_head * group + g;

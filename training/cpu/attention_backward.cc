@@ -162,6 +162,7 @@ void QueriesBackward(const AttentionBackwardParams& params, int32_t sequence, in
     }
   }
   for (; place.key_tile <= query_tile; ++place.key_tile) {
+    if (!IsRead(f, place)) continue;
     rows = RowsOf(f.shape, place);
     for (int32_t g = 0; g < group; ++g) {
       place.head = kv_head * group + g;

@@ -6,6 +6,40 @@
 #include "training/cpu/product.h"
 
 namespace eta::training::cpu {
+namespace {
+
+// Of a key that the query does not attend to. It is finite: a row may see nothing else for some
+// tiles, and what they added is gone when its own key, which every row reads, raises the largest
+// score.
+constexpr float kUnread = -1e30f;
+
+// Queries of the tile that attend to its block of keys.
+uint64_t QueriesOf(const AttentionForwardParams& params, const TilePlace& place) {
+  const AttentionShape& shape = params.shape;
+  if (params.keys.blocks == nullptr) return ~uint64_t{0};
+  const int64_t n = KeySelection::Blocks(shape.length);
+  const int64_t head = int64_t{place.sequence} * shape.num_kv_heads + place.head / shape.group();
+  return params.keys.blocks[(head * n + place.key_tile) * n + place.query_tile];
+}
+
+// Keys of the tile that lie before the window of the query at `position`.
+int32_t KeysBefore(const KeySelection& keys, const TilePlace& place, int32_t position) {
+  if (keys.window == 0) return 0;
+  return std::clamp(position - keys.window + 1 - place.key_tile * kTileKeys, 0, kTileKeys);
+}
+
+void HideUnread(const AttentionForwardParams& params, const TilePlace& place, const TileRows& rows,
+                const ScoredTile& tile) {
+  if (params.keys.all()) return;
+  const uint64_t queries = QueriesOf(params, place);
+  for (int32_t r = 0; r < rows.queries; ++r) {
+    const bool chosen = (queries >> r & 1) != 0;
+    std::fill_n(tile.scores + r * kTileKeys,
+                chosen ? KeysBefore(params.keys, place, rows.position + r) : kTileKeys, kUnread);
+  }
+}
+
+}  // namespace
 
 TileRows RowsOf(const AttentionShape& shape, const TilePlace& place) {
   const int32_t query = place.query_tile * kTileKeys;
@@ -23,6 +57,13 @@ bool IsWhole(const TilePlace& place, const TileRows& rows, int32_t r) {
   return KeysSeen(place, rows, r) == kTileKeys;
 }
 
+bool IsRead(const AttentionForwardParams& params, const TilePlace& place) {
+  const TileRows rows = RowsOf(params.shape, place);
+  const uint64_t queries = ~uint64_t{0} >> (kTileKeys - rows.queries);
+  return (QueriesOf(params, place) & queries) != 0 &&
+         KeysBefore(params.keys, place, rows.position) < kTileKeys;
+}
+
 void ScoreTile(const AttentionForwardParams& params, const TilePlace& place,
                const ScoredTile& tile) {
   const AttentionShape& shape = params.shape;
@@ -32,6 +73,7 @@ void ScoreTile(const AttentionForwardParams& params, const TilePlace& place,
   const float* k = Row(params.k, rows.first_key) + place.head / shape.group() * d;
   Multiply(rows.queries, rows.keys, d, shape.scale, {q, params.q.stride},
            {k, params.k.stride, Transposed::kYes}, false, tile.scores, kTileKeys);
+  HideUnread(params, place, rows, tile);
   if (params.gate.kind == GateKind::kNone) return;
   for (int32_t r = 0; r < rows.queries; ++r) {
     const float tau = params.tau[(rows.first_query + r) * shape.num_query_heads + place.head];

@@ -35,9 +35,12 @@ int32_t KeysSeen(const TilePlace& place, const TileRows& rows, int32_t r);
 // Whether the tile's keys are a whole block for query `r`.
 bool IsWhole(const TilePlace& place, const TileRows& rows, int32_t r);
 
+// Whether a query of the tile attends to a key of it.
+bool IsRead(const AttentionForwardParams& params, const TilePlace& place);
+
 // [64, 64] each.
 struct ScoredTile {
-  float* scores;
+  float* scores;  // so low where the query does not attend to the key that it has no weight
   float* open;    // m; not written without a gate
   float* closed;  // 1 - m
 };

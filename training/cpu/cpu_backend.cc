@@ -92,6 +92,27 @@ class CpuBackend final : public TrainingBackend {
   void AttentionBackward(const AttentionBackwardParams& p) override {
     Try([&] { cpu::AttentionBackward(context_, p); });
   }
+  void GatherWindows(const GatherWindowsParams& p) override {
+    Try([&] { cpu::GatherWindows(context_, p); });
+  }
+  void GatherWindowsBackward(const GatherWindowsBackwardParams& p) override {
+    Try([&] { cpu::GatherWindowsBackward(context_, p); });
+  }
+  void CompressedAttention(const CompressedAttentionParams& p) override {
+    Try([&] { cpu::CompressedAttention(context_, p); });
+  }
+  void CompressedAttentionBackward(const CompressedAttentionBackwardParams& p) override {
+    Try([&] { cpu::CompressedAttentionBackward(context_, p); });
+  }
+  void MixBranches(const MixBranchesParams& p) override {
+    Try([&] { cpu::MixBranches(context_, p); });
+  }
+  void MixBranchesBackward(const MixBranchesBackwardParams& p) override {
+    Try([&] { cpu::MixBranchesBackward(context_, p); });
+  }
+  void Add(const AddParams& p) override {
+    Try([&] { cpu::Add(context_, p); });
+  }
   void SwiGlu(const SwiGluParams& p) override {
     Try([&] { cpu::SwiGlu(context_, p); });
   }

@@ -35,6 +35,9 @@ void LossOfRow(const HeadLossParams& params, int64_t r, float* student, float* t
   const auto at = static_cast<size_t>(r);
   const int32_t target = params.targets[at];
   const float target_logit = target < 0 ? 0.0f : student[target];
+  if (params.hit != nullptr) {
+    params.hit[r] = std::max_element(student, student + vocab) - student == target ? 1.0f : 0.0f;
+  }
   const float ce_weight = target < 0 ? 0.0f : params.ce_weights[at];
   if (teacher == nullptr) {
     const double lse = Softmax(student, vocab);

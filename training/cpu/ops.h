@@ -27,6 +27,14 @@ void PredictThresholds(const Context& context, const ThresholdParams& params);
 void ThresholdsBackward(const Context& context, const ThresholdBackwardParams& params);
 void Attention(const Context& context, const AttentionForwardParams& params);
 void AttentionBackward(const Context& context, const AttentionBackwardParams& params);
+void GatherWindows(const Context& context, const GatherWindowsParams& params);
+void GatherWindowsBackward(const Context& context, const GatherWindowsBackwardParams& params);
+void CompressedAttention(const Context& context, const CompressedAttentionParams& params);
+void CompressedAttentionBackward(const Context& context,
+                                 const CompressedAttentionBackwardParams& params);
+void MixBranches(const Context& context, const MixBranchesParams& params);
+void MixBranchesBackward(const Context& context, const MixBranchesBackwardParams& params);
+void Add(const Context& context, const AddParams& params);
 void SwiGlu(const Context& context, const SwiGluParams& params);
 void SwiGluBackward(const Context& context, const SwiGluBackwardParams& params);
 void HeadLoss(const Context& context, const HeadLossParams& params);

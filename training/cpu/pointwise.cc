@@ -96,17 +96,18 @@ void Rope(const Context& context, const RopeParams& params) {
     turns[static_cast<size_t>(i)] = params.scaling.Turns(params.theta, params.head_dim, i);
   }
   // Tasks of positions, so that an angle serves all sequences and heads.
-  const int64_t sequences = params.q.rows / params.length;
+  const int64_t sequences = params.k.rows / std::max(params.length, 1);
   const double sign = params.inverse ? -1.0 : 1.0;
   ForRanges(context, params.length, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       for (int32_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) * turns[static_cast<size_t>(i)] * RopeScaling::kTurn;
+        const double angle = static_cast<double>(params.first + t * params.stride) *
+                             turns[static_cast<size_t>(i)] * RopeScaling::kTurn;
         const auto cosine = static_cast<float>(params.scaling.attention_factor * std::cos(angle));
         const auto sine =
             static_cast<float>(sign * params.scaling.attention_factor * std::sin(angle));
         for (const Tensor* x : {&params.q, &params.k}) {
+          if (x->empty()) continue;
           for (int64_t b = 0; b < sequences; ++b) {
             float* row = Row(*x, b * params.length + t);
             for (int64_t head = 0; head < x->cols; head += params.head_dim) {

@@ -2,12 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "training/reference/elements.h"
 #include "training/reference/gated_scores.h"
 #include "training/reference/ops.h"
 
 namespace eta::training::reference {
+namespace {
+
+// Whether query `t` of a head of `kv_head` attends to key `s` <= t.
+bool Reads(const AttentionForwardParams& params, int32_t b, int32_t kv_head, int32_t t,
+             int32_t s) {
+  const KeySelection& keys = params.keys;
+  if (keys.window != 0 && s <= t - keys.window) return false;
+  if (keys.blocks == nullptr) return true;
+  const int64_t n = KeySelection::Blocks(params.shape.length);
+  const uint64_t queries =
+      keys.blocks[((int64_t{b} * params.shape.num_kv_heads + kv_head) * n + s / kRegulariserBlock) *
+                      n +
+                  t / kRegulariserBlock];
+  return (queries >> t % kRegulariserBlock & 1) != 0;
+}
+
+}  // namespace
 
 GatedScores ScoreRow(const AttentionForwardParams& params, int32_t b, int32_t h, int32_t t) {
   const AttentionShape& shape = params.shape;
@@ -31,6 +49,9 @@ GatedScores ScoreRow(const AttentionForwardParams& params, int32_t b, int32_t h,
       logit = score * (1.0 - gate.strength + gate.strength * m);
     } else if (s != t && gate.kind == GateKind::kAdditive) {
       logit = score + gate.strength * kAdditivePenalty * (m - 1.0);
+    }
+    if (!Reads(params, b, h / shape.group(), t, s)) {
+      logit = -std::numeric_limits<double>::infinity();
     }
     scores.score.push_back(score);
     scores.gate.push_back(m);

@@ -10,7 +10,7 @@ namespace eta::training::reference {
 struct GatedScores {
   std::vector<double> score;  // S, of keys 0 .. t
   std::vector<double> gate;   // m; 0 with kNone
-  std::vector<double> logit;  // S~
+  std::vector<double> logit;  // S~; -infinity of a key that the query does not attend to
 };
 
 // Query `t` of sequence `b`, query head `h`.

@@ -39,6 +39,10 @@ void HeadLoss(const HeadLossParams& params) {
     const int32_t target = params.targets[at];
     params.cross_entropy[r] =
         target < 0 ? 0.0f : static_cast<float>(-logp[static_cast<size_t>(target)]);
+    if (params.hit != nullptr) {
+      const auto largest = std::max_element(logp.begin(), logp.end()) - logp.begin();
+      params.hit[r] = largest == target ? 1.0f : 0.0f;
+    }
     const double ce_weight = target < 0 ? 0.0 : params.ce_weights[at];
     std::vector<double> grad(vocab);
     for (size_t v = 0; v < vocab; ++v) grad[v] = ce_weight * std::exp(logp[v]);

@@ -50,7 +50,7 @@ namespace {
 void Rotate(const Tensor& x, const RopeParams& params) {
   const int32_t half = params.head_dim / 2;
   for (int64_t r = 0; r < x.rows; ++r) {
-    const auto position = static_cast<double>(r % params.length);
+    const auto position = static_cast<double>(params.first + r % params.length * params.stride);
     for (int32_t i = 0; i < half; ++i) {
       const double turns = params.scaling.Turns(params.theta, params.head_dim, i);
       const double angle = position * (RopeScaling::kTurn * turns);
@@ -70,7 +70,7 @@ void Rotate(const Tensor& x, const RopeParams& params) {
 }  // namespace
 
 void Rope(const RopeParams& params) {
-  Rotate(params.q, params);
+  if (!params.q.empty()) Rotate(params.q, params);
   Rotate(params.k, params);
 }
 

@@ -54,6 +54,21 @@ class ReferenceBackend final : public TrainingBackend {
   void AttentionBackward(const AttentionBackwardParams& p) override {
     reference::AttentionBackward(p);
   }
+  void GatherWindows(const GatherWindowsParams& p) override { reference::GatherWindows(p); }
+  void GatherWindowsBackward(const GatherWindowsBackwardParams& p) override {
+    reference::GatherWindowsBackward(p);
+  }
+  void CompressedAttention(const CompressedAttentionParams& p) override {
+    reference::CompressedAttention(p);
+  }
+  void CompressedAttentionBackward(const CompressedAttentionBackwardParams& p) override {
+    reference::CompressedAttentionBackward(p);
+  }
+  void MixBranches(const MixBranchesParams& p) override { reference::MixBranches(p); }
+  void MixBranchesBackward(const MixBranchesBackwardParams& p) override {
+    reference::MixBranchesBackward(p);
+  }
+  void Add(const AddParams& p) override { reference::Add(p); }
   void SwiGlu(const SwiGluParams& p) override { reference::SwiGlu(p); }
   void SwiGluBackward(const SwiGluBackwardParams& p) override { reference::SwiGluBackward(p); }
   void HeadLoss(const HeadLossParams& p) override { reference::HeadLoss(p); }

@@ -52,11 +52,10 @@ std::vector<double> WindowWeights(const CompressedCase& c, DType rounding, int32
   return weights;
 }
 
-// Of block `j`, j below the query's own.
+// Of every block to query t of KV head g's heads.
 std::vector<double> Importances(const CompressedCase& c, DType rounding, int32_t b, int32_t g,
                                 int32_t t) {
-  std::vector<double> importances(static_cast<size_t>(KeySelection::Blocks(c.shape.length)) + 1,
-                                  0.0);
+  std::vector<double> importances(static_cast<size_t>(KeySelection::Blocks(c.shape.length)), 0.0);
   for (int32_t h = g * c.shape.group(); h < (g + 1) * c.shape.group(); ++h) {
     const std::vector<double> weights = WindowWeights(c, rounding, b, h, t);
     for (size_t i = 0; i < weights.size(); ++i) {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "tests/testing/training/native_sparse_case.h"
+
 namespace eta::training::testing {
 namespace {
 
@@ -163,6 +165,13 @@ Results Rotation(uint64_t seed, Harness& h) {
   h.backend().Rope(params);
   results.push_back({"grad_q", h.Read(params.q)});
   results.push_back({"grad_k", h.Read(params.k)});
+  // Keys alone, of other places than one after the other.
+  params.q = {};
+  params.k = h.Activations(n.Normal(s.rows * s.kv_cols), s.rows, s.kv_cols);
+  params.first = n.Integer(0, 40);
+  params.stride = n.Integer(1, 20);
+  h.backend().Rope(params);
+  results.push_back({"placed k", h.Read(params.k)});
   return results;
 }
 
@@ -235,6 +244,59 @@ Results Losses(uint64_t seed, Harness& h) {
   return results;
 }
 
+// Logits are whole numbers, so that many are equal in any type.
+Results Hits(uint64_t seed, Harness& h) {
+  Numbers n(seed);
+  const int64_t rows = n.Integer(1, 80);
+  const int32_t vocab = n.Integer(2, 40);
+  const int64_t width = n.Integer(1, 6);
+  const auto whole = [&](int64_t count) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(n.Integer(-2, 2));
+    return values;
+  };
+  const std::vector<int32_t> targets = Tokens(n, rows, -1, vocab);
+  const std::vector<float> weights(static_cast<size_t>(rows), 1.0f);
+  HeadLossParams params{};
+  params.hidden = h.Activations(whole(rows * width), rows, width);
+  params.head = h.Activations(whole(vocab * width), vocab, width);
+  params.targets = targets;
+  params.ce_weights = weights;
+  params.cross_entropy = h.Floats(rows);
+  params.hit = h.Floats(rows);
+  if (n.Integer(0, 1) == 1) {
+    params.teacher_hidden = h.Activations(whole(rows * width), rows, width);
+    params.teacher_head = h.Activations(whole(vocab * width), vocab, width);
+    params.kl_weights = weights;
+    params.divergence = h.Floats(rows);
+  }
+  h.backend().HeadLoss(params);
+  return {{"hit", h.Read(params.hit, rows)}};
+}
+
+// Head dimensions of what follows.
+const std::vector<int32_t>& SomeHeadDims() {
+  static const std::vector<int32_t> dims = {1, 6, 16, 64, 128};
+  return dims;
+}
+
+Results Windows(uint64_t seed, Harness& h) {
+  return RunGatherWindows(RandomWindowsCase(seed, SomeHeadDims(), 200), h);
+}
+
+Results Branches(uint64_t seed, Harness& h) {
+  return RunMixBranches(RandomBranchesCase(seed, SomeHeadDims(), 80), h);
+}
+
+Results Addition(uint64_t seed, Harness& h) {
+  Numbers n(seed);
+  const int64_t rows = n.Integer(1, 150);
+  const int64_t width = n.Integer(1, 200);
+  const Tensor to = h.Activations(n.Normal(rows * width), rows, width);
+  h.backend().Add({h.Activations(n.Normal(rows * width), rows, width), to});
+  return {{"to", h.Read(to)}};
+}
+
 Results Sums(uint64_t seed, Harness& h) {
   Numbers n(seed);
   WeighRowSumsParams params{};
@@ -287,7 +349,9 @@ const std::vector<OpCase>& OpCases() {
                                             {"MatMul", Product},        {"Bias", Bias},
                                             {"NormHeads", HeadNorms},   {"Rope", Rotation},
                                             {"Thresholds", Thresholds}, {"SwiGlu", FeedForwardGate},
-                                            {"HeadLoss", Losses},       {"Sums", Sums},
+                                            {"HeadLoss", Losses},       {"Hits", Hits},
+                                            {"GatherWindows", Windows}, {"MixBranches", Branches},
+                                            {"Add", Addition},          {"Sums", Sums},
                                             {"AdamW", Optimizer}};
   return cases;
 }

@@ -1,4 +1,4 @@
-// Random ragged cases of the ops of training other than attention. Forward and backward of an op
+// Random ragged cases of the ops of training that have no keys. Forward and backward of an op
 // are one case.
 #pragma once
 
@@ -18,7 +18,8 @@ struct OpCase {
 };
 
 // Embedding, norms, products, biases, RoPE, thresholds, SwiGLU, losses of the head with and without
-// a teacher, weighted row sums, sums of squares, AdamW.
+// a teacher, its hits, windows and branches of Native Sparse Attention, sums of tensors, weighted
+// row sums, sums of squares, AdamW.
 const std::vector<OpCase>& OpCases();
 
 }  // namespace eta::training::testing

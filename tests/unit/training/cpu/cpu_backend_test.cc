@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/training/attention_case.h"
 #include "tests/testing/training/harness.h"
+#include "tests/testing/training/native_sparse_case.h"
 #include "tests/testing/training/op_cases.h"
 #include "training/reference/reference_backend.h"
 
@@ -58,6 +59,28 @@ TEST(TrainingCpu, AttentionIsTheReferences) {
   EXPECT_TRUE(cpu->Finish().ok());
 }
 
+// Long ones leave blocks to choose from, and which of two near ones is taken may differ.
+TEST(TrainingCpu, CompressedAttentionIsTheReferences) {
+  const auto cpu = cpu::MakeBackend(2);
+  const auto reference = reference::MakeBackend();
+  bool chose = false;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const testing::CompressedCase c = testing::RandomCompressedCase(seed, {2, 6, 16, 64}, 1400);
+    const std::string which = "seed " + std::to_string(seed) + ": " + c.Describe();
+    Harness on_cpu(*cpu);
+    Harness on_reference(*reference);
+    std::vector<uint64_t> selected;
+    std::vector<uint64_t> judged;
+    const Results got = RunCompressedAttention(c, on_cpu, true, &selected);
+    ExpectClose(got, RunCompressedAttention(c, on_reference, true, &judged), which);
+    EXPECT_LE(ChoiceError(c, selected), kTolerance) << which;
+    EXPECT_LE(ChoiceError(c, judged), 1e-12) << which;
+    chose |= c.shape.length > (kSelectedBlocks + 1) * kRegulariserBlock;
+  }
+  EXPECT_TRUE(chose);
+  EXPECT_TRUE(cpu->Finish().ok());
+}
+
 TEST(TrainingCpu, EveryOtherOpIsTheReferences) {
   const auto cpu = cpu::MakeBackend(2);
   const auto reference = reference::MakeBackend();
@@ -80,6 +103,14 @@ TEST(TrainingCpu, ThreadsChangeNoBit) {
     Harness with_one(*one);
     Harness with_three(*three);
     ExpectEqual(RunAttention(c, with_one), RunAttention(c, with_three), c.Describe());
+    const testing::CompressedCase compressed =
+        testing::RandomCompressedCase(seed, HeadDims(), kLongest);
+    std::vector<uint64_t> selected;
+    std::vector<uint64_t> again;
+    ExpectEqual(RunCompressedAttention(compressed, with_one, true, &selected),
+                RunCompressedAttention(compressed, with_three, true, &again),
+                compressed.Describe());
+    EXPECT_EQ(selected, again) << compressed.Describe();
     for (const testing::OpCase& op : testing::OpCases()) {
       ExpectEqual(op.run(seed, with_one), op.run(seed, with_three), op.name);
     }
