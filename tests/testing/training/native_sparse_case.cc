@@ -19,7 +19,7 @@ int32_t RaggedLength(Numbers& numbers, int32_t longest) {
     case 0:
       return numbers.Integer(1, std::min(longest, kCompressedWindow));
     case 1:
-      return numbers.Integer(1, longest);
+      return numbers.Integer(longest - longest / 4, longest);
     default:
       return numbers.Integer(1, std::min(longest, 200));
   }

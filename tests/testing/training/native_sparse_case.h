@@ -26,8 +26,8 @@ struct CompressedCase {
 };
 // Of a shape without its scale.
 CompressedCase MakeCompressedCase(Numbers& numbers, AttentionShape shape);
-// Lengths below one window, ragged ones, and up to `longest`, of which more than 16 blocks leave
-// something to choose.
+// Lengths below one window, ragged ones, and near `longest`; more than 16 blocks leave something to
+// choose.
 CompressedCase RandomCompressedCase(uint64_t seed, const std::vector<int32_t>& head_dims,
                                     int32_t longest);
 // "out", "lse" (0 where it is -infinity of a row that sees no key), and, with `backward`, "dq",

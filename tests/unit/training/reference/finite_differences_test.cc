@@ -1,10 +1,13 @@
-// The gradients of the reference's attention against finite differences of its forward pass.
+// The gradients of the reference's attention and of Native Sparse Attention's ops against finite
+// differences of their forward passes.
 
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "gtest/gtest.h"
 #include "tests/testing/training/attention_case.h"
+#include "tests/testing/training/native_sparse_case.h"
 #include "training/reference/reference_backend.h"
 
 namespace eta::training {
@@ -42,15 +45,16 @@ struct Precision {
   double tolerance;
 };
 
+// A loss of one input.
+using LossOf = std::function<double(const std::vector<double>& input)>;
+
 // Along `direction`, by four points: the error is of the fourth power of the step.
-double Slope(const AttentionCase& c, std::vector<double> AttentionCase::*input,
-             const std::vector<double>& direction, double step, TrainingBackend& backend) {
+double Slope(const std::vector<double>& input, const std::vector<double>& direction, double step,
+             const LossOf& loss) {
   const auto at = [&](double steps) {
-    AttentionCase moved = c;
-    for (size_t i = 0; i < direction.size(); ++i) {
-      (moved.*input)[i] += steps * step * direction[i];
-    }
-    return Loss(moved, backend);
+    std::vector<double> moved = input;
+    for (size_t i = 0; i < direction.size(); ++i) moved[i] += steps * step * direction[i];
+    return loss(moved);
   };
   return (8.0 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12.0 * step);
 }
@@ -60,11 +64,10 @@ double Length(const std::vector<double>& x) {
 }
 
 // Directions of a few elements each, so that errors of single ones show.
-void ExpectGradient(const AttentionCase& c, std::vector<double> AttentionCase::*input,
-                    const std::vector<double>& gradient, const std::string& name,
-                    TrainingBackend& backend, const Precision& precision) {
+void ExpectSlopes(const std::vector<double>& input, const std::vector<double>& gradient,
+                  const std::string& name, const Precision& precision, const LossOf& loss) {
   const size_t count = gradient.size();
-  ASSERT_EQ(count, (c.*input).size());
+  ASSERT_EQ(count, input.size()) << name;
   const double typical = Length(gradient) / std::sqrt(static_cast<double>(count));
   testing::Numbers numbers(count);
   for (int trial = 0; trial < 12; ++trial) {
@@ -73,11 +76,22 @@ void ExpectGradient(const AttentionCase& c, std::vector<double> AttentionCase::*
       const auto at = static_cast<size_t>(numbers.Integer(0, static_cast<int32_t>(count) - 1));
       direction[at] = numbers.Integer(0, 1) == 1 ? 1.0 : -1.0;
     }
-    const double expected = Slope(c, input, direction, precision.step, backend);
+    const double expected = Slope(input, direction, precision.step, loss);
     EXPECT_NEAR(Dot(gradient, direction), expected,
                 precision.tolerance * (typical + std::abs(expected)))
-        << c.Describe() << ": " << name << ", trial " << trial;
+        << name << ", trial " << trial;
   }
+}
+
+void ExpectGradient(const AttentionCase& c, std::vector<double> AttentionCase::*input,
+                    const std::vector<double>& gradient, const std::string& name,
+                    TrainingBackend& backend, const Precision& precision) {
+  ExpectSlopes(c.*input, gradient, c.Describe() + ": " + name, precision,
+               [&](const std::vector<double>& values) {
+                 AttentionCase moved = c;
+                 moved.*input = values;
+                 return Loss(moved, backend);
+               });
 }
 
 void ExpectGradients(const AttentionCase& c, const Precision& precision) {
@@ -118,6 +132,85 @@ TEST(FiniteDifferences, OfTheOutput) {
       }
       ExpectGradients(c, {1.0 / 1024, kind == GateKind::kAdditive ? 1e-3 : 1e-5});
     }
+  }
+}
+
+TEST(FiniteDifferences, OfChosenKeys) {
+  for (const int32_t window : {0, 2, 9, 66}) {
+    for (const bool chosen : {false, true}) {
+      AttentionCase c = Case(4, GateKind::kNone, 0.0f, false);
+      testing::Numbers numbers(5);
+      if (chosen) c.blocks = testing::RandomBlocks(numbers, c.shape);
+      c.window = window;
+      ExpectGradients(c, {1.0 / 1024, 1e-5});
+    }
+  }
+}
+
+constexpr Precision kFine = {1.0 / 1024, 1e-6};
+
+TEST(FiniteDifferences, OfCompressedAttention) {
+  const auto backend = reference::MakeBackend(DType::kFloat64);
+  testing::Numbers numbers(6);
+  const testing::CompressedCase c = testing::MakeCompressedCase(numbers, {2, 107, 4, 2, 6});
+  Harness once(*backend);
+  const Results gradients = RunCompressedAttention(c, once);
+  const auto expect = [&](std::vector<double> testing::CompressedCase::*input,
+                          const std::string& name) {
+    ExpectSlopes(c.*input, Named(gradients, name), name, kFine,
+                 [&](const std::vector<double>& values) {
+                   testing::CompressedCase moved = c;
+                   moved.*input = values;
+                   Harness harness(*backend);
+                   const Results results = RunCompressedAttention(moved, harness, false);
+                   return Dot(Named(results, "out"), c.grad_out);
+                 });
+  };
+  expect(&testing::CompressedCase::q, "dq");
+  expect(&testing::CompressedCase::k, "dk");
+  expect(&testing::CompressedCase::v, "dv");
+}
+
+TEST(FiniteDifferences, OfGatheredWindows) {
+  const auto backend = reference::MakeBackend(DType::kFloat64);
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const testing::WindowsCase c = testing::RandomWindowsCase(seed, {3}, 90);
+    Harness once(*backend);
+    ExpectSlopes(c.x, Named(RunGatherWindows(c, once), "dx"), "seed " + std::to_string(seed), kFine,
+                 [&](const std::vector<double>& values) {
+                   testing::WindowsCase moved = c;
+                   moved.x = values;
+                   Harness harness(*backend);
+                   const Results results = RunGatherWindows(moved, harness, false);
+                   return Dot(Named(results, "out"), c.grad_out);
+                 });
+  }
+}
+
+TEST(FiniteDifferences, OfMixedBranches) {
+  const auto backend = reference::MakeBackend(DType::kFloat64);
+  const testing::BranchesCase c = testing::RandomBranchesCase(7, {5}, 20);
+  Harness once(*backend);
+  const Results gradients = RunMixBranches(c, once);
+  const auto expect = [&](const std::string& name,
+                          const std::function<std::vector<double>&(testing::BranchesCase&)>& of) {
+    testing::BranchesCase moved = c;
+    const std::vector<double> input = of(moved);
+    for (const std::string where : {"", " in place"}) {
+      ExpectSlopes(input, Named(gradients, name + where), name + where, kFine,
+                   [&](const std::vector<double>& values) {
+                     of(moved) = values;
+                     Harness harness(*backend);
+                     const Results results = RunMixBranches(moved, harness, false);
+                     of(moved) = input;
+                     return Dot(Named(results, "out"), c.grad_out);
+                   });
+    }
+  };
+  expect("dgates", [](testing::BranchesCase& b) -> std::vector<double>& { return b.gates; });
+  for (size_t i = 0; i < kBranches; ++i) {
+    expect("dbranch " + std::to_string(i),
+           [i](testing::BranchesCase& b) -> std::vector<double>& { return b.branches[i]; });
   }
 }
 
