@@ -20,9 +20,37 @@ float* Activations::Floats(int64_t count) {
   return reinterpret_cast<float*>(Bytes(static_cast<size_t>(count) * sizeof(float)));
 }
 
-Tensor Activations::Make(int64_t cols, DType dtype) {
-  const int64_t rows = limits_.rows();
+Tensor Activations::MakeRows(int64_t rows, int64_t cols, DType dtype) {
   return {Bytes(static_cast<size_t>(rows * cols) * SizeOf(dtype)), dtype, rows, cols, cols};
+}
+
+int64_t Activations::CompressedRows() const {
+  return int64_t{limits_.sequences} * CompressedCount(limits_.length) * spec_.config.num_kv_heads;
+}
+
+KeptBranches Activations::MakeBranches(size_t saved_bytes) {
+  const ModelConfig& c = spec_.config;
+  KeptBranches kept{};
+  for (size_t i = 0; i < kBranches; ++i) {
+    kept.out[i] = Make(c.query_dim(), backend_.activation_dtype());
+    kept.lse[i] = Floats(limits_.rows() * c.num_query_heads);
+    if (limits_.backward && i != kCompression) kept.saved[i] = Bytes(saved_bytes);
+  }
+  const int64_t blocks = KeySelection::Blocks(limits_.length);
+  const int64_t masks = int64_t{limits_.sequences} * c.num_kv_heads * blocks * blocks;
+  kept.selected = reinterpret_cast<uint64_t*>(Bytes(static_cast<size_t>(masks) * sizeof(uint64_t)));
+  return kept;
+}
+
+CompressorActivations Activations::MakeCompressor() {
+  const int64_t rows = CompressedRows();
+  const int64_t head_dim = spec_.config.head_dim;
+  const int64_t width = spec_.compressor_dim();
+  const DType dtype = backend_.activation_dtype();
+  return {.windows = MakeRows(rows, kCompressedWindow * head_dim, dtype),
+          .gate_up = MakeRows(rows, 2 * width, dtype),
+          .activated = MakeRows(rows, width, dtype),
+          .out = MakeRows(rows, head_dim, dtype)};
 }
 
 void Activations::MakeKept(size_t saved_bytes) {
@@ -30,8 +58,12 @@ void Activations::MakeKept(size_t saved_bytes) {
   KeptLayer kept{};
   if (limits_.backward) kept.input = Make(c.model_dim, backend_.residual_dtype());
   kept.attended = Make(c.query_dim(), backend_.activation_dtype());
-  kept.lse = Floats(limits_.rows() * c.num_query_heads);
-  if (limits_.backward) kept.saved = Bytes(saved_bytes);
+  if (spec_.is_native_sparse()) {
+    kept.branches = MakeBranches(saved_bytes);
+  } else {
+    kept.lse = Floats(limits_.rows() * c.num_query_heads);
+    if (limits_.backward) kept.saved = Bytes(saved_bytes);
+  }
   kept_.push_back(kept);
 }
 
@@ -40,10 +72,10 @@ void Activations::MakeLayer() {
   const DType dtype = backend_.activation_dtype();
   const int64_t rows = limits_.rows();
   const int64_t q_cols = c.query_dim();
-  const int64_t kv_cols = c.kv_dim();
+  const int64_t kv_cols = (spec_.is_native_sparse() ? 2 : 1) * c.kv_dim();
   LayerActivations a{};
   a.normed = Make(c.model_dim, dtype);
-  a.qkv = Make(q_cols + 2 * kv_cols, dtype);
+  a.qkv = Make(spec_.qkv_dim(), dtype);
   a.q = c.head_norms ? Make(q_cols, dtype) : a.qkv.Columns(0, q_cols);
   a.k = c.head_norms ? Make(kv_cols, dtype) : a.qkv.Columns(q_cols, kv_cols);
   a.v = a.qkv.Columns(q_cols + kv_cols, kv_cols);
@@ -58,6 +90,11 @@ void Activations::MakeLayer() {
   }
   a.ffn_inverse_rms = Floats(rows);
   if (spec_.has_thresholds()) a.tau = Floats(rows * c.num_query_heads);
+  if (spec_.is_native_sparse()) {
+    a.native_sparse = {.keys = MakeCompressor(),
+                       .values = MakeCompressor(),
+                       .gates = Make(int64_t{kBranches} * c.num_query_heads, dtype)};
+  }
   layers_.push_back(a);
 }
 
@@ -72,6 +109,7 @@ absl::Status Activations::Allocate(const ActivationLimits& limits, size_t saved_
   last_inverse_rms = Floats(rows);
   cross_entropy = Floats(rows);
   divergence = Floats(rows);
+  hit = Floats(rows);
   if (spec_.has_thresholds()) {
     gate_sum = Floats(rows * c.num_query_heads);
     block_sum = Floats(rows * c.num_query_heads);
@@ -88,8 +126,14 @@ absl::Status Activations::Allocate(const ActivationLimits& limits, size_t saved_
     grad_hidden = Make(c.model_dim, dtype);
     if (wide != dtype) scratch_.narrowed = Make(c.model_dim, dtype);
     scratch_.grad_attended = Make(c.query_dim(), dtype);
-    scratch_.grad_qkv = Make(c.query_dim() + 2 * c.kv_dim(), dtype);
+    scratch_.grad_qkv = Make(spec_.qkv_dim(), dtype);
     if (spec_.has_thresholds()) scratch_.grad_tau = Floats(rows * c.num_query_heads);
+    if (spec_.is_native_sparse()) {
+      NativeSparseScratch& sparse = scratch_.native_sparse;
+      for (Tensor& grad : sparse.grad_branches) grad = Make(c.query_dim(), dtype);
+      sparse.grad_keys = MakeRows(CompressedRows(), c.head_dim, dtype);
+      sparse.grad_values = MakeRows(CompressedRows(), c.head_dim, dtype);
+    }
   }
   return status_;
 }
@@ -107,13 +151,14 @@ KeptLayer Activations::Kept(int32_t layer, int64_t rows) const {
   KeptLayer kept = kept_[std::min(static_cast<size_t>(layer), kept_.size() - 1)];
   kept.input = Cut(kept.input, rows);
   kept.attended = Cut(kept.attended, rows);
+  for (Tensor& out : kept.branches.out) out = Cut(out, rows);
   return kept;
 }
 
 LayerActivations Activations::Layer(int32_t layer, int64_t rows) const {
   LayerActivations a = layers_[std::min(static_cast<size_t>(layer), layers_.size() - 1)];
-  for (Tensor* tensor :
-       {&a.normed, &a.qkv, &a.q, &a.k, &a.v, &a.middle, &a.ffn_normed, &a.gate_up, &a.activated}) {
+  for (Tensor* tensor : {&a.normed, &a.qkv, &a.q, &a.k, &a.v, &a.middle, &a.ffn_normed, &a.gate_up,
+                         &a.activated, &a.native_sparse.gates}) {
     *tensor = Cut(*tensor, rows);
   }
   return a;
@@ -124,6 +169,7 @@ LayerScratch Activations::Scratch(int64_t rows) const {
   scratch.narrowed = Cut(scratch.narrowed, rows);
   scratch.grad_attended = Cut(scratch.grad_attended, rows);
   scratch.grad_qkv = Cut(scratch.grad_qkv, rows);
+  for (Tensor& grad : scratch.native_sparse.grad_branches) grad = Cut(grad, rows);
   return scratch;
 }
 

@@ -44,11 +44,16 @@ class Activations {
   float* block_density = nullptr;     // [L, HQ]
   float* cross_entropy = nullptr;     // [R]
   float* divergence = nullptr;        // [R]
+  float* hit = nullptr;               // [R]
 
  private:
-  Tensor Make(int64_t cols, DType dtype);
+  Tensor Make(int64_t cols, DType dtype) { return MakeRows(limits_.rows(), cols, dtype); }
+  Tensor MakeRows(int64_t rows, int64_t cols, DType dtype);
   float* Floats(int64_t count);
   std::byte* Bytes(size_t bytes);
+  int64_t CompressedRows() const;  // B C HKV
+  KeptBranches MakeBranches(size_t saved_bytes);
+  CompressorActivations MakeCompressor();
   void MakeKept(size_t saved_bytes);
   void MakeLayer();
 

@@ -47,7 +47,9 @@ std::vector<float> InitialValues(const Parameter& parameter, const InitOptions& 
     return values;
   }
   double deviation = options.deviation;
-  if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) {
+  if (name.find("_compressor.") != std::string_view::npos) {
+    deviation = 1.0 / std::sqrt(static_cast<double>(parameter.shape.back()));
+  } else if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) {
     deviation /= std::sqrt(2.0 * num_layers);
   }
   const uint64_t stream = HashOf(name);

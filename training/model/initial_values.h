@@ -17,6 +17,8 @@ struct InitOptions {
   float threshold_bias = -8.0f;  // start-dense, as in the paper; weights of predictors are 0
 };
 
+// The matrices of a compressor (native sparse attention) have deviation 1 / sqrt(columns) instead:
+// neither a norm nor a residual stands behind them, and what they give is to be of a key's size.
 std::vector<float> InitialValues(const Parameter& parameter, const InitOptions& options,
                                  int32_t num_layers);
 

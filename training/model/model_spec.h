@@ -6,8 +6,13 @@
 #include "absl/status/status.h"
 #include "engine/model/model_config.h"
 #include "training/attention_params.h"
+#include "training/native_sparse_params.h"
 
 namespace eta::training {
+
+// How rows attend. kGated: attention_params.h, with a gate or, of kind kNone, dense. kNativeSparse:
+// native_sparse_params.h, a rival; the server does not run it.
+enum class AttentionKind : uint8_t { kGated, kNativeSparse };
 
 // Where a row's thresholds come from. kPredicted: tau = q W^T + b. kStatic: tau = b, one learned
 // constant per layer and head (the paper's ablation).
@@ -18,10 +23,23 @@ enum class TrainedPart : uint8_t { kAll, kPredictor, kNothing };
 
 struct ModelSpec {
   ModelConfig config;  // its gate and has_predictor are not read here
+  AttentionKind attention = AttentionKind::kGated;
   GateKind gate = GateKind::kNone;
   ThresholdSource thresholds = ThresholdSource::kNone;  // kNone if and only if the gate is
 
   bool has_thresholds() const { return thresholds != ThresholdSource::kNone; }
+  bool is_native_sparse() const { return attention == AttentionKind::kNativeSparse; }
+  // Whether the server runs it.
+  bool is_served() const { return !is_native_sparse() && gate != GateKind::kAdditive; }
+  // Rows of the product that makes queries, keys and values: each branch has keys and values of its
+  // own.
+  int64_t qkv_dim() const {
+    return config.query_dim() + 2 * (is_native_sparse() ? kBranches : 1) * config.kv_dim();
+  }
+  // H, hidden width of the map of a window to a compressed key or value: that of a head. Less would
+  // leave the compressed key fewer dimensions than a key has; at twice that, the maps of eta-27m's
+  // geometry would hold more weights than all else in its attention.
+  int32_t compressor_dim() const { return config.head_dim; }
 };
 
 // As a checkpoint's config describes it: gate and predictor, or neither.
@@ -31,8 +49,9 @@ ModelSpec SpecOf(const ModelConfig& config);
 // family of the original had of biases and norms of heads stays in the config's fields.
 ModelConfig ConfigOf(const ModelSpec& spec, float beta);
 
-// INVALID_ARGUMENT for a gate without thresholds or thresholds without a gate, and for shapes of
-// the config that training does not do.
+// INVALID_ARGUMENT for a gate without thresholds or thresholds without a gate, for Native Sparse
+// Attention with either, with biases or norms of heads, and for shapes of the config that training
+// does not do.
 absl::Status ValidateSpec(const ModelSpec& spec);
 
 }  // namespace eta::training

@@ -16,12 +16,35 @@ struct Unit {
   bool predictor = false;
 };
 
-void AddLayer(const ModelSpec& spec, const std::string& prefix, std::vector<Unit>& units) {
+// Rows in the order of their readers: one RoPE turns q and the keys after it, and a compression's
+// keys or values are columns side by side.
+void AddNativeSparse(const ModelSpec& spec, const std::string& attention,
+                     std::vector<Unit>& units) {
   const ModelConfig& c = spec.config;
   const int64_t dim = c.model_dim;
-  const std::string attention = prefix + "self_attn.";
-  const std::string mlp = prefix + "mlp.";
-  units.push_back({{{prefix + "input_layernorm.weight", {dim}}}});
+  Unit projections = {{{attention + "q_proj.weight", {c.query_dim(), dim}}}, true};
+  for (const char* name :
+       {"k_selection", "k_window", "v_selection", "v_window", "k_compression", "v_compression"}) {
+    projections.tensors.push_back({attention + name + "_proj.weight", {c.kv_dim(), dim}});
+  }
+  units.push_back(projections);
+  const int64_t hidden = spec.compressor_dim();
+  for (const char* name : {"k_compressor.", "v_compressor."}) {
+    const std::string map = attention + name;
+    units.push_back(
+        {{{map + "gate_up_proj.weight", {2 * hidden, int64_t{kCompressedWindow} * c.head_dim}}},
+         true});
+    units.push_back({{{map + "gate_up_proj.bias", {2 * hidden}}}});
+    units.push_back({{{map + "down_proj.weight", {c.head_dim, hidden}}}, true});
+  }
+  const int64_t gates = int64_t{kBranches} * c.num_query_heads;
+  units.push_back({{{attention + "branch_gate_proj.weight", {gates, dim}}}, true});
+  units.push_back({{{attention + "branch_gate_proj.bias", {gates}}}});
+}
+
+void AddGated(const ModelSpec& spec, const std::string& attention, std::vector<Unit>& units) {
+  const ModelConfig& c = spec.config;
+  const int64_t dim = c.model_dim;
   units.push_back({{{attention + "q_proj.weight", {c.query_dim(), dim}},
                     {attention + "k_proj.weight", {c.kv_dim(), dim}},
                     {attention + "v_proj.weight", {c.kv_dim(), dim}}},
@@ -41,6 +64,19 @@ void AddLayer(const ModelSpec& spec, const std::string& prefix, std::vector<Unit
   }
   if (spec.has_thresholds()) {
     units.push_back({{{attention + "tau_proj.bias", {c.num_query_heads}}}, false, true});
+  }
+}
+
+void AddLayer(const ModelSpec& spec, const std::string& prefix, std::vector<Unit>& units) {
+  const ModelConfig& c = spec.config;
+  const int64_t dim = c.model_dim;
+  const std::string attention = prefix + "self_attn.";
+  const std::string mlp = prefix + "mlp.";
+  units.push_back({{{prefix + "input_layernorm.weight", {dim}}}});
+  if (spec.is_native_sparse()) {
+    AddNativeSparse(spec, attention, units);
+  } else {
+    AddGated(spec, attention, units);
   }
   units.push_back({{{attention + "o_proj.weight", {dim, c.query_dim()}}}, true});
   if (c.out_bias) units.push_back({{{attention + "o_proj.bias", {dim}}}});

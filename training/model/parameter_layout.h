@@ -13,7 +13,8 @@
 
 namespace eta::training {
 
-// A tensor by its name in the checkpoint (Hugging Face's names, self_attn.tau_proj).
+// A tensor by its name in the checkpoint (Hugging Face's names, self_attn.tau_proj; of native
+// sparse attention names of our own).
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;  // [rows, cols] or [cols]
@@ -31,9 +32,9 @@ struct ParameterRun {
 };
 
 // Trained parameters come first, so gradients and moments are the first trained_count() elements
-// of the layout. q, k and v of a layer are contiguous, so that they are one matrix of one product,
-// and so are gate and up. Padding between parameters is at most 63 elements; it is 0 in every
-// array.
+// of the layout. q, k and v of a layer are contiguous, so that they are one matrix of one product
+// (of native sparse attention those of all branches), and so are gate and up. Padding between
+// parameters is at most 63 elements; it is 0 in every array.
 class ParameterLayout {
  public:
   ParameterLayout(const ModelSpec& spec, TrainedPart trained);

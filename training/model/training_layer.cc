@@ -50,6 +50,16 @@ void TrainingLayer::Queries(const LayerAttention& attention, const Tensor& resid
     backend_.PredictThresholds({spec_.config.num_query_heads, a.q, weights_.threshold_weight,
                                 weights_.threshold_bias, a.tau});
   }
+  if (spec_.is_native_sparse()) native_sparse_.Prepare(attention.shape, a);
+}
+
+void TrainingLayer::Attend(const LayerAttention& attention, const KeptLayer& kept,
+                           const LayerActivations& a) const {
+  if (spec_.is_native_sparse()) {
+    native_sparse_.Forward(attention.shape, kept, a);
+  } else {
+    backend_.Attention(AttentionParams(attention, kept, a));
+  }
 }
 
 // From the residual after attention up to what the last product reads.
@@ -64,7 +74,7 @@ void TrainingLayer::Forward(const LayerAttention& attention, const Tensor& resid
                             const KeptLayer& kept, const LayerActivations& a) const {
   if (!kept.input.empty()) backend_.Convert(residual, kept.input);
   Queries(attention, residual, a);
-  backend_.Attention(AttentionParams(attention, kept, a));
+  Attend(attention, kept, a);
   backend_.MatMul({kept.attended, weights_.out_projection, residual, true});
   if (weights_.out_bias != nullptr) backend_.AddBias({residual, weights_.out_bias});
   if (!a.middle.empty()) backend_.Convert(residual, a.middle);
@@ -101,22 +111,30 @@ void TrainingLayer::FeedForwardBackward(const LayerActivations& a, const LayerSc
                             grad_residual, gradients_.ffn_norm});
 }
 
+// From scratch.grad_attended to scratch.grad_qkv after RoPE.
+void TrainingLayer::AttendBackward(const LayerAttention& attention, const KeptLayer& kept,
+                                   const LayerActivations& a, const LayerScratch& scratch) const {
+  if (spec_.is_native_sparse()) return native_sparse_.Backward(attention.shape, kept, a, scratch);
+  const int64_t q_cols = spec_.config.query_dim();
+  const int64_t kv_cols = spec_.config.kv_dim();
+  backend_.AttentionBackward(
+      {AttentionParams(attention, kept, a), scratch.grad_attended, attention.grad_gate_sum,
+       attention.grad_block_sum, scratch.grad_qkv.Columns(0, q_cols),
+       scratch.grad_qkv.Columns(q_cols, kv_cols),
+       scratch.grad_qkv.Columns(q_cols + kv_cols, kv_cols), scratch.grad_tau});
+}
+
 void TrainingLayer::AttentionBackward(const LayerAttention& attention, const KeptLayer& kept,
                                       const LayerActivations& a, const LayerScratch& scratch,
                                       const Tensor& grad_residual) const {
-  const int64_t q_cols = spec_.config.query_dim();
-  const int64_t kv_cols = spec_.config.kv_dim();
-  const Tensor grad_q = scratch.grad_qkv.Columns(0, q_cols);
-  const Tensor grad_k = scratch.grad_qkv.Columns(q_cols, kv_cols);
-  const Tensor grad_v = scratch.grad_qkv.Columns(q_cols + kv_cols, kv_cols);
+  const Tensor grad_q = scratch.grad_qkv.Columns(0, a.q.cols);
+  const Tensor grad_k = scratch.grad_qkv.Columns(a.q.cols, a.k.cols);
 
   const Tensor grad = Narrow(grad_residual, scratch);
   if (weights_.out_bias != nullptr) backend_.BiasBackward({grad, gradients_.out_bias});
   backend_.MatMulWeight({grad, kept.attended, gradients_.out_projection});
   backend_.MatMulInput({grad, weights_.out_projection, scratch.grad_attended});
-  backend_.AttentionBackward({AttentionParams(attention, kept, a), scratch.grad_attended,
-                              attention.grad_gate_sum, attention.grad_block_sum, grad_q, grad_k,
-                              grad_v, scratch.grad_tau});
+  AttendBackward(attention, kept, a, scratch);
   if (spec_.has_thresholds()) {
     backend_.ThresholdsBackward({spec_.config.num_query_heads, a.q, weights_.threshold_weight,
                                  scratch.grad_tau, grad_q, gradients_.threshold_weight,
@@ -132,6 +150,8 @@ void TrainingLayer::AttentionBackward(const LayerAttention& attention, const Kep
   }
   backend_.MatMulWeight({scratch.grad_qkv, a.normed, gradients_.qkv});
   backend_.MatMulInput({scratch.grad_qkv, weights_.qkv, a.normed});
+  // What came through the gates of branches.
+  if (spec_.is_native_sparse()) backend_.Add({a.ffn_normed, a.normed});
   backend_.RmsNormBackward({kept.input, weights_.attention_norm, a.inverse_rms, a.normed,
                             grad_residual, gradients_.attention_norm});
 }

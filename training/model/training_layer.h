@@ -6,24 +6,26 @@
 #include "training/backend.h"
 #include "training/model/layer_weights.h"
 #include "training/model/model_spec.h"
+#include "training/model/native_sparse_attention.h"
 
 namespace eta::training {
 
 // What a layer keeps from the forward to the backward pass.
 struct KeptLayer {
-  Tensor input;      // [R, D] residual
-  Tensor attended;   // [R, HQ d]
-  float* lse;        // [B, HQ, T]
-  std::byte* saved;  // AttentionForwardParams::saved
+  Tensor input;           // [R, D] residual
+  Tensor attended;        // [R, HQ d]
+  float* lse;             // [B, HQ, T]; null with native sparse attention, as is what follows
+  std::byte* saved;       // AttentionForwardParams::saved
+  KeptBranches branches;  // empty without native sparse attention
 };
 
 // Activations of a layer; where layers share them, Recompute() makes them anew. R rows.
 struct LayerActivations {
   Tensor normed;           // [R, D]
-  Tensor qkv;              // [R, (HQ + 2 HKV) d]
+  Tensor qkv;              // [R, ModelSpec::qkv_dim()]
   Tensor q;                // [R, HQ d] after RoPE: of qkv, or behind the norms of heads
-  Tensor k;                // [R, HKV d], likewise
-  Tensor v;                // [R, HKV d], of qkv
+  Tensor k;                // [R, HKV d], likewise; [R, 2 HKV d] of two branches
+  Tensor v;                // [R, HKV d], of qkv; [R, 2 HKV d] of two branches
   Tensor middle;           // [R, D] residual between attention and feed-forward
   Tensor ffn_normed;       // [R, D]
   Tensor gate_up;          // [R, 2F]
@@ -33,14 +35,16 @@ struct LayerActivations {
   float* k_inverse_rms;    // [R, HKV]
   float* ffn_inverse_rms;  // [R]
   float* tau;              // [R, HQ]; null without thresholds
+  NativeSparseActivations native_sparse;
 };
 
 // What the backward pass of any layer works in.
 struct LayerScratch {
   Tensor narrowed;       // [R, D] activations: the residual's gradient; empty if types are equal
   Tensor grad_attended;  // [R, HQ d]
-  Tensor grad_qkv;       // [R, (HQ + 2 HKV) d]
+  Tensor grad_qkv;       // [R, ModelSpec::qkv_dim()]
   float* grad_tau;       // [R, HQ]
+  NativeSparseScratch native_sparse;
 };
 
 // What a layer's attention does in this pass.
@@ -57,7 +61,11 @@ class TrainingLayer {
  public:
   TrainingLayer(const ModelSpec& spec, TrainingBackend& backend, const LayerWeights& weights,
                 const LayerGradients& gradients)
-      : spec_(spec), backend_(backend), weights_(weights), gradients_(gradients) {}
+      : spec_(spec),
+        backend_(backend),
+        weights_(weights),
+        gradients_(gradients),
+        native_sparse_(spec, backend, weights.native_sparse, gradients.native_sparse) {}
 
   // `residual` goes in and out; kept.input is written first.
   void Forward(const LayerAttention& attention, const Tensor& residual, const KeptLayer& kept,
@@ -77,6 +85,10 @@ class TrainingLayer {
   NormHeadsParams HeadNorms(const LayerActivations& activations) const;
   RopeParams Rotation(const LayerAttention& attention, const Tensor& q, const Tensor& k,
                       bool inverse) const;
+  void Attend(const LayerAttention& attention, const KeptLayer& kept,
+              const LayerActivations& activations) const;
+  void AttendBackward(const LayerAttention& attention, const KeptLayer& kept,
+                      const LayerActivations& activations, const LayerScratch& scratch) const;
   void Queries(const LayerAttention& attention, const Tensor& residual,
                const LayerActivations& activations) const;
   void FeedForward(const Tensor& residual, const LayerActivations& activations) const;
@@ -91,6 +103,7 @@ class TrainingLayer {
   TrainingBackend& backend_;
   LayerWeights weights_;
   LayerGradients gradients_;
+  NativeSparseAttention native_sparse_;
 };
 
 }  // namespace eta::training

@@ -41,6 +41,7 @@ std::vector<float> RowWeights(std::span<const float> weights, int64_t rows, doub
 void BatchLoss::Add(const BatchLoss& other) {
   cross_entropy += other.cross_entropy;
   targets += other.targets;
+  hits += other.hits;
   weighted += other.weighted;
   divergence += other.divergence;
   rows += other.rows;
@@ -261,16 +262,20 @@ void TrainingModel::HeadLosses(const SequenceBatch& batch, const StepSettings& s
   if (backward) {
     params.grad_hidden = a.grad_hidden.Rows(0, rows);
     params.grad_head = state.grad_head;
+  } else {
+    params.hit = a.hit;
   }
   backend_.HeadLoss(params);
 
   const auto count = static_cast<size_t>(rows);
   std::vector<float> cross_entropy(count);
   std::vector<float> divergence(count, 0.0f);
+  std::vector<float> hit(count, 0.0f);
   backend_.Download(cross_entropy.data(), a.cross_entropy, count * sizeof(float));
   if (teacher != nullptr) {
     backend_.Download(divergence.data(), a.divergence, count * sizeof(float));
   }
+  if (!backward) backend_.Download(hit.data(), a.hit, count * sizeof(float));
   for (size_t i = 0; i < count; ++i) {
     const auto ce = static_cast<double>(cross_entropy[i]);
     const auto kl = static_cast<double>(divergence[i]);
@@ -278,6 +283,7 @@ void TrainingModel::HeadLosses(const SequenceBatch& batch, const StepSettings& s
       loss.cross_entropy += ce;
       loss.weighted += ce * static_cast<double>(ce_weights[i]);
       ++loss.targets;
+      if (hit[i] > 0.0f) ++loss.hits;
     }
     loss.divergence += kl;
     if (teacher != nullptr) loss.weighted += kl * static_cast<double>(kl_weights[i]);

@@ -50,6 +50,7 @@ struct StepSettings {
 struct BatchLoss {
   double cross_entropy = 0.0;  // sum over rows with a target, not weighted
   int64_t targets = 0;         // rows with a target
+  int64_t hits = 0;  // of them, where the target was the most likely token; 0 with a backward pass
   double weighted = 0.0;    // this batch's part of the loss that is minimised, without regulariser
   double divergence = 0.0;  // sum over rows
   int64_t rows = 0;
