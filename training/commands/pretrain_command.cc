@@ -29,6 +29,7 @@ struct PretrainCommand {
   double norm_eps = 1e-5;
   double rope_theta = 5e5;
   std::string init;
+  std::string attention = "gated";
   std::string gate = "silu";
   std::string thresholds = "predicted";
   bool dense = false;
@@ -46,9 +47,13 @@ struct PretrainCommand {
  private:
   void RegisterShape(CLI::App& command);
   void SetPaper();
+  bool native_sparse() const { return attention == "nsa"; }
+  bool gated() const { return !dense && !native_sparse(); }
+  absl::Status CheckNativeSparse() const;
   absl::StatusOr<ModelSpec> Spec() const;
   TrainerOptions Trainer() const;
   std::map<std::string, std::string> Settings() const;
+  std::string Method() const;
   absl::Status OpenInit(std::optional<Checkpoint>& checkpoint) const;
 
   CLI::App* command_ = nullptr;  // knows which flags were given
@@ -101,6 +106,12 @@ void PretrainCommand::Register(CLI::App& command) {
                      "Folder of a model of this geometry whose weights it starts with; without it "
                      "they are random");
   command
+      .add_option("--attention", attention,
+                  "gated: Elastic Threshold Attention; nsa: Native Sparse Attention "
+                  "(arXiv:2502.11089), a rival, which the server does not run")
+      ->check(CLI::IsMember({"gated", "nsa"}))
+      ->capture_default_str();
+  command
       .add_option("--gate", gate,
                   "silu: logits are multiplied with the gate, which the server runs; additive: the "
                   "paper's ablation")
@@ -151,12 +162,28 @@ void PretrainCommand::SetPaper() {
   set("--block_share", run.block_share, 0.0);
 }
 
+// What is of gates and thresholds alone.
+absl::Status PretrainCommand::CheckNativeSparse() const {
+  if (!native_sparse()) return absl::OkStatus();
+  for (const char* flag :
+       {"gate", "thresholds", "dense", "beta", "beta_first", "beta_share", "sparsity",
+        "sparsity_delay", "sparsity_ramp", "sparsity_final", "block_share"}) {
+    if (command_->get_option(absl::StrCat("--", flag))->empty()) continue;
+    return InvalidField(flag,
+                        "makes no sense with --attention=nsa, which has neither gate nor "
+                        "thresholds");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelSpec> PretrainCommand::Spec() const {
+  RETURN_IF_ERROR(CheckNativeSparse());
   if (dense && (gate != "silu" || thresholds != "predicted")) {
     return InvalidField("dense", "has neither gate nor thresholds");
   }
   ModelSpec spec = {.config = shape};
-  if (!dense) {
+  if (native_sparse()) spec.attention = AttentionKind::kNativeSparse;
+  if (gated()) {
     spec.gate = gate == "silu" ? GateKind::kSilu : GateKind::kAdditive;
     spec.thresholds =
         thresholds == "static" ? ThresholdSource::kStatic : ThresholdSource::kPredicted;
@@ -169,7 +196,7 @@ TrainerOptions PretrainCommand::Trainer() const {
   TrainerOptions options = run.Trainer();
   options.beta = {.first = beta_first, .last = run.beta, .steps = StepsOf(beta_share, run.steps)};
   options.gate_strength = {.first = 1.0, .last = 1.0, .steps = 0};
-  options.sparsity = {.peak = dense ? 0.0 : sparsity,
+  options.sparsity = {.peak = gated() ? sparsity : 0.0,
                       .delay = StepsOf(sparsity_delay, run.steps),
                       .ramp = StepsOf(sparsity_ramp, run.steps),
                       .final_share = sparsity_final};
@@ -190,14 +217,26 @@ std::map<std::string, std::string> PretrainCommand::Settings() const {
           {"norm_eps", NumberText(norm_eps)},
           {"rope_theta", NumberText(rope_theta)},
           {"tied", shape.tie_word_embeddings ? "true" : "false"},
-          {"gate", dense ? "none" : gate},
-          {"thresholds", dense ? "none" : thresholds},
+          {"attention", attention},
+          {"gate", gated() ? gate : "none"},
+          {"thresholds", gated() ? thresholds : "none"},
           {"beta_first", NumberText(beta_first)},
           {"beta_share", NumberText(beta_share)},
           {"sparsity", NumberText(sparsity)},
           {"sparsity_delay", NumberText(sparsity_delay)},
           {"sparsity_ramp", NumberText(sparsity_ramp)},
           {"sparsity_final", NumberText(sparsity_final)}};
+}
+
+std::string PretrainCommand::Method() const {
+  constexpr char kHow[] = ", trained from scratch by eta-train.";
+  if (native_sparse()) {
+    return absl::StrCat("A language model with Native Sparse Attention (arXiv:2502.11089)", kHow,
+                        " It is a rival of Elastic Threshold Attention.");
+  }
+  if (dense) return absl::StrCat("A dense language model", kHow);
+  return absl::StrCat("A language model with Elastic Threshold Attention (gate ", gate,
+                      ", thresholds ", thresholds, ")", kHow);
 }
 
 absl::Status PretrainCommand::OpenInit(std::optional<Checkpoint>& checkpoint) const {
@@ -237,10 +276,7 @@ absl::Status PretrainCommand::Run() {
   plan.config_json = [&spec](float beta) { return PretrainedConfigJson(spec, beta); };
   plan.settings = Settings();
   plan.settings["init"] = first ? first->files_fingerprint() : "random";
-  plan.method =
-      dense ? "A dense language model, trained from scratch by eta-train."
-            : absl::StrCat("A language model with Elastic Threshold Attention (gate ", gate,
-                           ", thresholds ", thresholds, "), trained from scratch by eta-train.");
+  plan.method = Method();
   return TrainingRun(std::move(plan)).Run();
 }
 
@@ -250,7 +286,8 @@ void AddPretrainCommand(CLI::App& app, absl::Status& status) {
   AddCommand<PretrainCommand>(app, status, "pretrain", "Trains a model from scratch")
       ->footer(
           "Writes to --output: checkpoint.safetensors, from which --resume goes on; log.jsonl;\n"
-          "curves.svg; and at the end model/, which eta-server loads.\n\n"
+          "curves.svg; and at the end model/, which eta-server loads, unless it was trained with\n"
+          "--attention=nsa or --gate=additive.\n\n"
           "--preset=paper, the schedule of the paper's appendix \"Training Details and\n"
           "Hyperparameters\":\n"
           "  --steps=10000 --batch=2048 --sequence_tokens=2048 --retrieval=0\n"

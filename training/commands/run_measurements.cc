@@ -51,15 +51,23 @@ bool TrainingRun::EvaluationDue() const {
   const int64_t step = team_->trainer().step();
   if (flags().evaluate_every == 0 || step == 0 || step % flags().evaluate_every != 0) return false;
   // The server knows the gate at its full strength alone.
-  return held_out_ && served() && step > position_.measured &&
+  return held_out_ && step > position_.measured &&
          team_->trainer().Settings().gate_strength >= 1.0f;
 }
 
-absl::Status TrainingRun::Evaluate() {
+absl::StatusOr<HeldOutResult> TrainingRun::MeasureAsTrained(const HeldOut& text) const {
+  return text.MeasureAsTrained(plan_.team.spec, team_->parameters(), team_->trainer().Settings());
+}
+
+absl::StatusOr<HeldOutResult> TrainingRun::MeasureNow() const {
+  if (!served()) return MeasureAsTrained(*held_out_);
   const TrainedTensors tensors(team_->parameters(),
                                plan_.config_json(team_->trainer().Settings().beta), index_metric_);
-  const absl::StatusOr<HeldOutResult> measured =
-      held_out_->Measure(tensors, /*full_only=*/false, {});
+  return held_out_->Measure(tensors, /*full_only=*/false, {});
+}
+
+absl::Status TrainingRun::Evaluate() {
+  const absl::StatusOr<HeldOutResult> measured = MeasureNow();
   if (!measured.ok()) return At("evaluation", measured.status());
   const int64_t step = team_->trainer().step();
   // First: what comes after may fail, and a run that goes on then does not measure again.
@@ -76,6 +84,7 @@ absl::Status TrainingRun::Evaluate() {
 absl::Status TrainingRun::Record(const HeldOutResult& measured, bool test) {
   EvaluationRecord record = {.step = team_->trainer().step(),
                              .test = test,
+                             .as_trained = measured.as_trained,
                              .full_perplexity = measured.all.full_perplexity,
                              .head_density = measured.all.head_density,
                              .union_density = measured.all.union_density,
@@ -83,6 +92,10 @@ absl::Status TrainingRun::Record(const HeldOutResult& measured, bool test) {
                              .full_hits = measured.full_hits,
                              .sparse_hits = measured.sparse_hits};
   if (measured.sparse) record.sparse_perplexity = measured.all.sparse_perplexity;
+  if (measured.caches) {
+    record.reads = measured.caches->reads;
+    record.holds = measured.caches->holds;
+  }
   history_.evaluations.push_back(record);
   progress_.Say(EvaluationText(record));
   return log_->Append(EvaluationLine(record));
@@ -122,10 +135,13 @@ absl::Status TrainingRun::Export() {
                         .config_json = plan_.config_json(team_->trainer().Settings().beta),
                         .texts = &plan_.texts,
                         .held_out = served() ? held_out_.get() : nullptr,
-                        .measured = served() ? judged() : nullptr,
+                        .measured = judged(),
                         .asked = bounds(),
                         .threads = flags().backend.num_threads,
                         .card = Card()};
+  if (!served()) {
+    model.as_trained = [this](const HeldOut& text) { return MeasureAsTrained(text); };
+  }
   if (plan_.team.teacher && test_) {
     ASSIGN_OR_RETURN(model.card.dense, MeasureOriginal(*test_));
   }

@@ -37,10 +37,6 @@ absl::Status TrainingRun::At(const std::string& what, const absl::Status& status
   return absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
 }
 
-bool TrainingRun::served() const {
-  return plan_.team.spec.gate != GateKind::kAdditive;
-}
-
 absl::Status TrainingRun::Run() {
   RETURN_IF_ERROR(flags().Check());
   RETURN_IF_ERROR(Open());

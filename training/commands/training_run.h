@@ -63,6 +63,9 @@ class TrainingRun {
   // Numbers on held-out text, for the log and for the sparsity weight.
   bool EvaluationDue() const;
   absl::Status Evaluate();
+  // On held_out_, with the weights that the run has now.
+  absl::StatusOr<HeldOutResult> MeasureNow() const;
+  absl::StatusOr<HeldOutResult> MeasureAsTrained(const HeldOut& text) const;
   absl::Status Save();
   // What came of a part of the run that changes no weight. Where it failed, the run cannot go on: a
   // checkpoint is written first, so that no step is lost, and the error says where that leaves it.
@@ -73,7 +76,7 @@ class TrainingRun {
   absl::Status WriteCurves() const;
   // The sentence of an error, with what it happened at before it.
   static absl::Status At(const std::string& what, const absl::Status& status);
-  bool served() const;  // whether the server runs this kind of model
+  bool served() const { return plan_.team.spec.is_served(); }
   // What the card's figures are of; null: nothing is measured.
   const HeldOut* judged() const { return test_ ? test_.get() : held_out_.get(); }
   // What the model is to keep; null: nothing was asked for.

@@ -22,10 +22,14 @@ absl::Status WriteIndexMetric(const ModelToWrite& model) {
       model.folder + "/index_metric.safetensors");
 }
 
-absl::Status Measure(const ModelToWrite& model, ModelCard& card) {
+absl::StatusOr<HeldOutResult> MeasureFigures(const ModelToWrite& model) {
+  if (model.as_trained) return model.as_trained(*model.measured);
   ASSIGN_OR_RETURN(const Checkpoint written, Checkpoint::Open(model.folder));
-  ASSIGN_OR_RETURN(HeldOutResult measured,
-                   model.measured->Measure(written, /*full_only=*/false, {}));
+  return model.measured->Measure(written, /*full_only=*/false, {});
+}
+
+absl::Status Measure(const ModelToWrite& model, ModelCard& card) {
+  ASSIGN_OR_RETURN(HeldOutResult measured, MeasureFigures(model));
   card.context = model.measured->context();
   card.prefill = model.measured->prefill();
   if (model.asked != nullptr && card.dense) {

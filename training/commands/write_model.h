@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,10 @@ struct ModelToWrite {
   const Parameters* parameters = nullptr;
   std::string config_json;
   const CheckpointTexts* texts = nullptr;
-  const HeldOut* held_out = nullptr;         // the index metric is measured on it; null: it is not
-  const HeldOut* measured = nullptr;         // the card's figures are; null: nothing is measured
+  const HeldOut* held_out = nullptr;  // the index metric is measured on it; null: it is not
+  const HeldOut* measured = nullptr;  // the card's figures are; null: nothing is measured
+  // Of a model that the server does not run: how it is measured. Empty: as the server loads it.
+  std::function<absl::StatusOr<HeldOutResult>(const HeldOut& text)> as_trained;
   const DualAscentOptions* asked = nullptr;  // with card.dense: the model is judged by them
   int threads = 0;
   ModelCard card;  // without what is measured

@@ -66,6 +66,18 @@ HeldOutScore MeanOf(std::span<const HeldOutScore> scores) {
   return mean;
 }
 
+// Of the predictions from row `first` on.
+absl::StatusOr<BatchLoss> LossOf(TrainingModel& model, std::span<const int32_t> window,
+                                 int32_t first, const StepSettings& settings) {
+  std::vector<int32_t> targets(window.begin() + 1, window.end());
+  std::fill_n(targets.begin(), first, -1);
+  return model.Run({.sequences = 1,
+                    .length = static_cast<int32_t>(targets.size()),
+                    .tokens = window.first(targets.size()),
+                    .targets = targets},
+                   settings, /*teacher=*/nullptr, /*backward=*/false);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HeldOut>> HeldOut::Create(const HeldOutOptions& options,
@@ -133,6 +145,38 @@ absl::StatusOr<HeldOutResult> HeldOut::Measure(
   result.needles = static_cast<int32_t>(needles_.size());
   result.full_hits = static_cast<int32_t>(needles.front().found());
   result.sparse_hits = result.sparse ? static_cast<int32_t>(needles.back().found()) : 0;
+  return result;
+}
+
+absl::StatusOr<HeldOutResult> HeldOut::MeasureAsTrained(const ModelSpec& spec,
+                                                        Parameters& parameters,
+                                                        const StepSettings& settings) const {
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<TrainingModel> model,
+      TrainingModel::Create(spec, parameters,
+                            {.sequences = 1, .length = options_.context, .backward = false}));
+  HeldOutResult result;
+  result.as_trained = true;
+  if (spec.is_native_sparse()) result.caches = NativeSparseShares(prefill(), options_.context);
+  for (size_t i = 0; i < options_.texts.size(); ++i) {
+    BatchLoss sum;
+    for (size_t j = begins_[i]; j < begins_[i + 1]; ++j) {
+      ASSIGN_OR_RETURN(const BatchLoss loss, LossOf(*model, windows_[j], prefill(), settings));
+      sum.Add(loss);
+    }
+    HeldOutScore score;
+    score.text = FileName(options_.texts[i]);
+    score.full_perplexity = std::exp(sum.cross_entropy / static_cast<double>(sum.targets));
+    result.texts.push_back(score);
+    result.tokens += sum.targets;
+  }
+  result.all = MeanOf(result.texts);
+  result.needles = static_cast<int32_t>(needles_.size());
+  for (const NeedleWindow& window : needles_) {
+    ASSIGN_OR_RETURN(const BatchLoss loss,
+                     LossOf(*model, window.tokens, window.answer - 1, settings));
+    if (loss.hits == loss.targets) ++result.full_hits;
+  }
   return result;
 }
 

@@ -26,6 +26,19 @@ void SetGate(const ModelSpec& spec, float beta, Json& json) {
   json["eta_beta"] = beta;
 }
 
+// What a runtime of it would have to know. The server has no such model_type, and says so.
+void SetNativeSparse(const ModelSpec& spec, Json& json) {
+  json["model_type"] = "nsa";
+  json["architectures"] = {"NsaForCausalLM"};
+  json["nsa_compressed_window"] = kCompressedWindow;
+  json["nsa_compressed_stride"] = kCompressedStride;
+  json["nsa_compressor_size"] = spec.compressor_dim();
+  json["nsa_block_size"] = kRegulariserBlock;
+  json["nsa_selected_blocks"] = kSelectedBlocks;
+  json["nsa_sliding_window"] = kSlidingWindow;
+  json.erase("eta_block_size");
+}
+
 }  // namespace
 
 std::string PretrainedConfigJson(const ModelSpec& spec, float beta) {
@@ -49,6 +62,7 @@ std::string PretrainedConfigJson(const ModelSpec& spec, float beta) {
   if (config.bos_id >= 0) json["bos_token_id"] = config.bos_id;
   if (!config.eos_ids.empty()) json["eos_token_id"] = config.eos_ids;
   if (spec.has_thresholds()) SetGate(spec, beta, json);
+  if (spec.is_native_sparse()) SetNativeSparse(spec, json);
   return json.dump(2) + "\n";
 }
 

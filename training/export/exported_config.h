@@ -8,8 +8,9 @@
 
 namespace eta::training {
 
-// Of a model that was trained from scratch. A gate that the server does not have, kAdditive, is
-// named too, so that the server refuses the folder for what it is.
+// Of a model that was trained from scratch. What the server does not have, the gate kAdditive and
+// native sparse attention (model_type "nsa"), is named too, so that the server refuses the folder
+// for what it is.
 std::string PretrainedConfigJson(const ModelSpec& spec, float beta);
 
 // Of a model that was adapted: the original's file, in which the model becomes one with a gate and

@@ -32,14 +32,39 @@ const char* Source(const ModelCard& card) {
          "on during training; where settings were chosen by it, they may be worse on other text.";
 }
 
-std::string Quality(const ModelCard& card) {
-  if (!card.served) {
-    return "The server does not run this kind of gate, so nothing was measured through it.\n";
+// Of a model that the server does not run.
+std::string QualityAsTrained(const ModelCard& card) {
+  const HeldOutResult& measured = *card.measured;
+  std::string text = absl::StrFormat(
+      "%s\n\nPerplexity per token, in windows of %d tokens, by training's own forward pass, with "
+      "the "
+      "attention that the model was trained with. The first %d of a window are not scored.\n\n"
+      "| text | perplexity |\n|---|---|\n",
+      Source(card), card.context, card.prefill);
+  for (const HeldOutScore& score : measured.texts) text += Row(score, nullptr, /*sparse=*/false);
+  text += Row(measured.all, nullptr, /*sparse=*/false);
+  if (measured.needles > 0) {
+    absl::StrAppend(&text, "\nNeedles found of ", measured.needles, ": ", measured.full_hits,
+                    ".\n");
   }
+  if (measured.caches) {
+    absl::StrAppendFormat(
+        &text,
+        "\nOf the keys and values of full attention a row reads %.3f, a mean over the scored rows, "
+        "and its caches hold %.3f after the last one: compressed ones, those of selected blocks "
+        "and "
+        "those of the window, each with keys and values of its own.\n",
+        measured.caches->reads, measured.caches->holds);
+  }
+  return text;
+}
+
+std::string Quality(const ModelCard& card) {
   if (!card.measured) {
     return "Nothing was measured: there was no text for it (--held_out, --test).\n";
   }
   const HeldOutResult& measured = *card.measured;
+  if (measured.as_trained) return QualityAsTrained(card);
   std::string text = absl::StrFormat(
       "%s\n\nPerplexity per token, in windows of %d tokens. The first %d of a window are a prompt; "
       "the others decode, and are scored.%s\n\n",
@@ -89,7 +114,9 @@ std::string ModelCardText(const ModelCard& card) {
   absl::StrAppend(&text, "| texts |");
   for (const std::string& name : card.texts) absl::StrAppend(&text, " `", name, "`");
   absl::StrAppend(&text, " |\n");
-  absl::StrAppend(&text, "\n## Quality\n\n", Quality(card));
+  absl::StrAppend(&text, "\n## Quality\n\n",
+                  card.served ? "" : "The server does not run this kind of attention.\n\n",
+                  Quality(card));
   absl::StrAppend(
       &text,
       "\n## Licence\n\nThe texts that a model was trained on, and the model that it was "

@@ -23,8 +23,8 @@ struct ModelCard {
   std::vector<std::string> texts;                          // that it was trained on
   int32_t context = 0;                                     // of the measurement
   int32_t prefill = 0;
-  bool served = true;                     // whether the server runs this kind of gate
-  std::optional<HeldOutResult> measured;  // absent: it does not, or there was no text for it
+  bool served = true;                     // whether the server runs this kind of attention
+  std::optional<HeldOutResult> measured;  // absent: there was no text for it
   bool tested = false;                    // on text of --test, in place of --held_out
   std::optional<HeldOutResult> dense;     // the original with full attention, on the same text
   std::optional<Verdict> verdict;         // absent: no bounds were asked for

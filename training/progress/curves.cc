@@ -29,6 +29,7 @@ std::string SvgCurves(const RunHistory& history, const std::string& title) {
   }
   for (const EvaluationRecord& record : history.evaluations) {
     if (record.test) continue;  // another text's
+    if (record.as_trained) full.name = "held-out, as trained";
     Add(full, record.step, std::log(record.full_perplexity));
     if (!record.sparse_perplexity) continue;
     Add(sparse, record.step, std::log(*record.sparse_perplexity));

@@ -77,10 +77,13 @@ EvaluationRecord ReadEvaluation(JsonFields& fields) {
   EvaluationRecord record;
   record.step = fields.Integer("step", 0, kMaxCount);
   record.test = fields.Has("test") && fields.Boolean("test");
+  record.as_trained = fields.Has("as_trained") && fields.Boolean("as_trained");
   record.full_perplexity = Number(fields, "full_perplexity");
   record.sparse_perplexity = NumberOrNone(fields, "sparse_perplexity");
   record.head_density = Number(fields, "head_density");
   record.union_density = Number(fields, "union_density");
+  record.reads = NumberOrNone(fields, "reads");
+  record.holds = NumberOrNone(fields, "holds");
   record.needles = static_cast<int32_t>(fields.Integer("needles", 0, kMaxNeedles));
   record.full_hits = static_cast<int32_t>(fields.Integer("full_hits", 0, kMaxNeedles));
   record.sparse_hits = static_cast<int32_t>(fields.Integer("sparse_hits", 0, kMaxNeedles));
@@ -129,10 +132,13 @@ std::string EvaluationLine(const EvaluationRecord& record) {
   return LineWriter("evaluation")
       .Add("step", record.step)
       .AddIf("test", record.test)
+      .AddIf("as_trained", record.as_trained)
       .Add("full_perplexity", record.full_perplexity)
       .Add("sparse_perplexity", record.sparse_perplexity)
       .Add("head_density", record.head_density)
       .Add("union_density", record.union_density)
+      .Add("reads", record.reads)
+      .Add("holds", record.holds)
       .Add("needles", int64_t{record.needles})
       .Add("full_hits", int64_t{record.full_hits})
       .Add("sparse_hits", int64_t{record.sparse_hits})

@@ -38,13 +38,18 @@ std::string ProgressText(const StepRecord& record, int64_t steps) {
 }
 
 std::string EvaluationText(const EvaluationRecord& record) {
-  std::string text = absl::StrFormat("step %d: %s perplexity %.4f full", record.step,
-                                     record.test ? "test" : "held-out", record.full_perplexity);
+  std::string text = absl::StrFormat("step %d: %s perplexity %.4f %s", record.step,
+                                     record.test ? "test" : "held-out", record.full_perplexity,
+                                     record.as_trained ? "as trained" : "full");
   if (record.sparse_perplexity) {
     absl::StrAppendFormat(&text, ", %.4f sparse (%+.2f %%), density %.3f by head, %.3f union",
                           *record.sparse_perplexity,
                           100.0 * (*record.sparse_perplexity / record.full_perplexity - 1.0),
                           record.head_density, record.union_density);
+  }
+  if (record.reads) {
+    absl::StrAppendFormat(&text, ", of full attention's keys and values reads %.3f", *record.reads);
+    if (record.holds) absl::StrAppendFormat(&text, " and holds %.3f", *record.holds);
   }
   if (record.needles > 0) {
     absl::StrAppendFormat(&text, ", needles %d", record.full_hits);

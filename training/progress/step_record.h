@@ -23,14 +23,20 @@ struct StepRecord {
   int64_t skipped_steps = 0;
 };
 
-// Over held-out text, as the server would attend.
+// Over held-out text, as the server would attend; as_trained: by training's own forward pass, with
+// the attention that the model was trained with, which the server does not run.
 struct EvaluationRecord {
   int64_t step = 0;
   bool test = false;  // on the text of --test, in place of --held_out
-  double full_perplexity = 0.0;
+  bool as_trained = false;
+  double full_perplexity = 0.0;             // as_trained: with its own attention
   std::optional<double> sparse_perplexity;  // absent: the model has no sparse attention
   double head_density = 1.0;                // of sparse decode rows
   double union_density = 1.0;
+  // Of native sparse attention: keys and values that a row reads, and that caches hold, over those
+  // of full attention.
+  std::optional<double> reads;
+  std::optional<double> holds;
   int32_t needles = 0;  // windows that ask for one
   int32_t full_hits = 0;
   int32_t sparse_hits = 0;

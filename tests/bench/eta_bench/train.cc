@@ -1,6 +1,6 @@
 // eta-bench train: training steps of a whole model with random weights: tokens per second of
-// forward, backward and AdamW, gated and dense. The text is made up and can be learnt: the loss
-// must fall.
+// forward, backward and AdamW, gated, dense and with native sparse attention. The text is made up
+// and can be learnt: the loss must fall.
 
 #include <algorithm>
 #include <cstdint>
@@ -38,9 +38,13 @@ struct Options {
   int32_t steps = 12;
   int32_t warm_up = 3;
   double block_share = 0.5;
+  std::string attention = "gated";
   bool dense = false;
   bool teacher = false;
   bool keep = false;
+
+  bool native_sparse() const { return attention == "nsa"; }
+  bool gated() const { return !dense && !native_sparse(); }
 };
 
 // Words of one order: token t is followed by one of two tokens.
@@ -105,7 +109,8 @@ Json Run(const Options& options) {
   TrainingBackend& backend = *backends.front();
   ModelSpec spec = {.config = ConfigOf(options.model)};
   const ModelSpec plain = spec;
-  if (!options.dense) {
+  if (options.native_sparse()) spec.attention = training::AttentionKind::kNativeSparse;
+  if (options.gated()) {
     spec.gate = training::GateKind::kSilu;
     spec.thresholds = training::ThresholdSource::kPredicted;
   }
@@ -127,8 +132,8 @@ Json Run(const Options& options) {
   training::TrainerOptions trainer_options;
   trainer_options.micro_batches = options.micro_batches;
   trainer_options.rate = {.peak = 1e-3, .floor = 1e-3, .warm_up = 5};
-  trainer_options.block_share = options.dense ? 0.0 : options.block_share;
-  trainer_options.sparsity.peak = options.dense ? 0.0 : 1e-2;
+  trainer_options.block_share = options.gated() ? options.block_share : 0.0;
+  trainer_options.sparsity.peak = options.gated() ? 1e-2 : 0.0;
   const auto trainer = Require(Trainer::Create(trainer_options, *model, teacher.get(), text));
   double first = 0.0;
   double last = 0.0;
@@ -150,7 +155,7 @@ Json Run(const Options& options) {
           {"description", backend.description()},
           {"model", options.model},
           {"tokens_per_step", options.micro_batches * options.sequences * options.length},
-          {"gated", !options.dense},
+          {"attention", options.dense ? "dense" : options.attention},
           {"teacher", options.teacher},
           {"tokens_per_s", static_cast<double>(tokens) / seconds},
           {"milliseconds", seconds * 1e3 / std::max(1, options.steps - options.warm_up)},
@@ -162,7 +167,7 @@ void Print(const Json& report) {
   std::printf("%s\n\n", report["description"].get<std::string>().c_str());
   PrintTable(Json::array({report}), {{"model", "model"},
                                      {"tokens a step", "tokens_per_step"},
-                                     {"gated", "gated"},
+                                     {"attention", "attention"},
                                      {"teacher", "teacher"},
                                      {"tokens/s", "tokens_per_s"},
                                      {"ms a step", "milliseconds", 1},
@@ -187,6 +192,9 @@ void AddTrainCommand(CLI::App& app, Command& chosen) {
   command->add_option("--warm_up", options->warm_up, "Steps that are not timed")
       ->capture_default_str();
   command->add_option("--block_share", options->block_share, "Of whole blocks in the regulariser")
+      ->capture_default_str();
+  command->add_option("--attention", options->attention, "gated, or nsa: Native Sparse Attention")
+      ->check(CLI::IsMember({"gated", "nsa"}))
       ->capture_default_str();
   command->add_flag("--dense", options->dense, "Without a gate");
   command->add_flag("--teacher", options->teacher, "With a dense teacher");
