@@ -182,7 +182,7 @@ absl::StatusOr<ModelSpec> PretrainCommand::Spec() const {
     return InvalidField("dense", "has neither gate nor thresholds");
   }
   ModelSpec spec = {.config = shape};
-  if (native_sparse()) spec.attention = AttentionKind::kNativeSparse;
+  if (native_sparse()) spec.attention = AttentionScheme::kNativeSparse;
   if (gated()) {
     spec.gate = gate == "silu" ? GateKind::kSilu : GateKind::kAdditive;
     spec.thresholds =

@@ -34,7 +34,7 @@ KeptBranches Activations::MakeBranches(size_t saved_bytes) {
   for (size_t i = 0; i < kBranches; ++i) {
     kept.out[i] = Make(c.query_dim(), backend_.activation_dtype());
     kept.lse[i] = Floats(limits_.rows() * c.num_query_heads);
-    if (limits_.backward && i != kCompression) kept.saved[i] = Bytes(saved_bytes);
+    if (limits_.backward && i != kCompressionBranch) kept.saved[i] = Bytes(saved_bytes);
   }
   const int64_t blocks = KeySelection::Blocks(limits_.length);
   const int64_t masks = int64_t{limits_.sequences} * c.num_kv_heads * blocks * blocks;

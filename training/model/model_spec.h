@@ -12,7 +12,7 @@ namespace eta::training {
 
 // How rows attend. kGated: attention_params.h, with a gate or, of kind kNone, dense. kNativeSparse:
 // native_sparse_params.h, a rival; the server does not run it.
-enum class AttentionKind : uint8_t { kGated, kNativeSparse };
+enum class AttentionScheme : uint8_t { kGated, kNativeSparse };
 
 // Where a row's thresholds come from. kPredicted: tau = q W^T + b. kStatic: tau = b, one learned
 // constant per layer and head (the paper's ablation).
@@ -23,12 +23,12 @@ enum class TrainedPart : uint8_t { kAll, kPredictor, kNothing };
 
 struct ModelSpec {
   ModelConfig config;  // its gate and has_predictor are not read here
-  AttentionKind attention = AttentionKind::kGated;
+  AttentionScheme attention = AttentionScheme::kGated;
   GateKind gate = GateKind::kNone;
   ThresholdSource thresholds = ThresholdSource::kNone;  // kNone if and only if the gate is
 
   bool has_thresholds() const { return thresholds != ThresholdSource::kNone; }
-  bool is_native_sparse() const { return attention == AttentionKind::kNativeSparse; }
+  bool is_native_sparse() const { return attention == AttentionScheme::kNativeSparse; }
   // Whether the server runs it.
   bool is_served() const { return !is_native_sparse() && gate != GateKind::kAdditive; }
   // Rows of the product that makes queries, keys and values: each branch has keys and values of its

@@ -92,8 +92,8 @@ CompressedAttentionParams NativeSparseAttention::Compressed(const AttentionShape
           a.q,
           ByWindow(shape, a.native_sparse.keys.out),
           ByWindow(shape, a.native_sparse.values.out),
-          branches.out[kCompression],
-          branches.lse[kCompression],
+          branches.out[kCompressionBranch],
+          branches.lse[kCompressionBranch],
           branches.selected};
 }
 
@@ -106,9 +106,9 @@ AttentionForwardParams NativeSparseAttention::Selected(const AttentionShape& sha
           .q = p.q,
           .k = p.k_selection,
           .v = p.v_selection,
-          .out = branches.out[kSelection],
-          .lse = branches.lse[kSelection],
-          .saved = branches.saved[kSelection],
+          .out = branches.out[kSelectionBranch],
+          .lse = branches.lse[kSelectionBranch],
+          .saved = branches.saved[kSelectionBranch],
           .keys = {.blocks = branches.selected}};
 }
 
@@ -121,9 +121,9 @@ AttentionForwardParams NativeSparseAttention::Windowed(const AttentionShape& sha
           .q = p.q,
           .k = p.k_window,
           .v = p.v_window,
-          .out = branches.out[kWindow],
-          .lse = branches.lse[kWindow],
-          .saved = branches.saved[kWindow],
+          .out = branches.out[kWindowBranch],
+          .lse = branches.lse[kWindowBranch],
+          .saved = branches.saved[kWindowBranch],
           .keys = {.window = kSlidingWindow}};
 }
 
@@ -171,19 +171,19 @@ void NativeSparseAttention::BranchesBackward(const AttentionShape& shape, const 
   const Projections grad(spec_.config, scratch.grad_qkv);
   const NativeSparseScratch& own = scratch.native_sparse;
   backend_.AttentionBackward({.forward = Selected(shape, kept, a),
-                              .grad_out = own.grad_branches[kSelection],
+                              .grad_out = own.grad_branches[kSelectionBranch],
                               .grad_q = grad.q,
                               .grad_k = grad.k_selection,
                               .grad_v = grad.v_selection});
   backend_.AttentionBackward({.forward = Windowed(shape, kept, a),
-                              .grad_out = own.grad_branches[kWindow],
+                              .grad_out = own.grad_branches[kWindowBranch],
                               .grad_q = scratch.grad_attended,
                               .grad_k = grad.k_window,
                               .grad_v = grad.v_window});
   backend_.Add({scratch.grad_attended, grad.q});
-  backend_.CompressedAttentionBackward({Compressed(shape, kept, a), own.grad_branches[kCompression],
-                                        scratch.grad_attended, ByWindow(shape, own.grad_keys),
-                                        ByWindow(shape, own.grad_values)});
+  backend_.CompressedAttentionBackward(
+      {Compressed(shape, kept, a), own.grad_branches[kCompressionBranch], scratch.grad_attended,
+       ByWindow(shape, own.grad_keys), ByWindow(shape, own.grad_values)});
   backend_.Add({scratch.grad_attended, grad.q});
   if (CompressedRows(shape) > 0) backend_.Rope(CompressedRotation(shape, own.grad_keys, true));
 }

@@ -17,7 +17,7 @@ struct LayerActivations;
 struct LayerScratch;
 
 // In the order of MixBranchesParams::branches.
-enum Branch { kCompression, kSelection, kWindow };
+enum Branch { kCompressionBranch, kSelectionBranch, kWindowBranch };
 
 // What a layer keeps of its branches from the forward to the backward pass.
 struct KeptBranches {

@@ -109,7 +109,7 @@ Json Run(const Options& options) {
   TrainingBackend& backend = *backends.front();
   ModelSpec spec = {.config = ConfigOf(options.model)};
   const ModelSpec plain = spec;
-  if (options.native_sparse()) spec.attention = training::AttentionKind::kNativeSparse;
+  if (options.native_sparse()) spec.attention = training::AttentionScheme::kNativeSparse;
   if (options.gated()) {
     spec.gate = training::GateKind::kSilu;
     spec.thresholds = training::ThresholdSource::kPredicted;
@@ -193,10 +193,12 @@ void AddTrainCommand(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_option("--block_share", options->block_share, "Of whole blocks in the regulariser")
       ->capture_default_str();
-  command->add_option("--attention", options->attention, "gated, or nsa: Native Sparse Attention")
-      ->check(CLI::IsMember({"gated", "nsa"}))
-      ->capture_default_str();
-  command->add_flag("--dense", options->dense, "Without a gate");
+  CLI::Option* attention =
+      command
+          ->add_option("--attention", options->attention, "gated, or nsa: Native Sparse Attention")
+          ->check(CLI::IsMember({"gated", "nsa"}))
+          ->capture_default_str();
+  command->add_flag("--dense", options->dense, "Without a gate")->excludes(attention);
   command->add_flag("--teacher", options->teacher, "With a dense teacher");
   command->add_flag("--keep", options->keep, "Keep activations instead of computing them again");
   command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });

@@ -45,8 +45,8 @@ TEST_F(BadTrainTest, FlagsThatAreMissingUnknownOrOutOfRange) {
   for (const auto& [flag, value] :
        {std::pair{"steps", "0"}, std::pair{"layers", "-1"}, std::pair{"retrieval", "1.5"},
         std::pair{"learning_rate", "nan"}, std::pair{"gate", "tanh"},
-        std::pair{"thresholds", "none"}, std::pair{"backend", "tpu"},
-        std::pair{"batch", "99999999999999"}, std::pair{"beta", "inf"},
+        std::pair{"attention", "full"}, std::pair{"thresholds", "none"},
+        std::pair{"backend", "tpu"}, std::pair{"batch", "99999999999999"}, std::pair{"beta", "inf"},
         std::pair{"preset", "fast"}}) {
     ExpectRefused(Pretrain({{flag, value}}), std::string("--") + flag);
   }
@@ -59,7 +59,8 @@ TEST_F(BadTrainTest, FlagsThatAreMissingUnknownOrOutOfRange) {
 }
 
 // bad input: eta-train | a batch that the devices cannot share, heads that do not divide, `--dense`
-//   with a gate | exit code 2, the flag named, before any text is read
+//   with a gate, `--attention=nsa` with a flag of gates | exit code 2, the flag named, before any
+//   text is read
 TEST_F(BadTrainTest, FlagsThatDoNotGoTogether) {
   ExpectRefused(Pretrain({{"batch", "3"}}), "batch: ");
   ExpectRefused(Pretrain({{"held_out", ""}, {"evaluate_every", "5"}}), "evaluate_every: ");
@@ -69,6 +70,16 @@ TEST_F(BadTrainTest, FlagsThatDoNotGoTogether) {
   std::vector<std::string> dense = Pretrain({{"gate", "additive"}});
   dense.push_back("--dense");
   ExpectRefused(dense, "dense: ");
+  for (const auto& [flag, value] :
+       {std::pair{"gate", "silu"}, std::pair{"thresholds", "static"}, std::pair{"beta", "5"},
+        std::pair{"beta_first", "1"}, std::pair{"beta_share", "0.5"}, std::pair{"sparsity", "0"},
+        std::pair{"sparsity_delay", "0"}, std::pair{"sparsity_ramp", "0"},
+        std::pair{"sparsity_final", "1"}, std::pair{"block_share", "0"}}) {
+    ExpectRefused(Pretrain({{"attention", "nsa"}, {flag, value}}), std::string(flag) + ": ");
+  }
+  std::vector<std::string> rival = Pretrain({{"attention", "nsa"}});
+  rival.push_back("--dense");
+  ExpectRefused(rival, "dense: ");
 }
 
 TEST_F(BadTrainTest, TextsThatCannotBeRead) {
@@ -173,6 +184,7 @@ TEST_F(BadTrainTest, ACheckpointOfAnotherRun) {
   ExpectRefused(Resume({{"seed", "9"}}), "seed is '1' in the checkpoint and '9' here");
   ExpectRefused(Resume({{"layers", "1"}}), "layers is '2' in the checkpoint and '1' here");
   ExpectRefused(Resume({{"thresholds", "static"}}), "thresholds is 'predicted'");
+  ExpectRefused(Resume({{"attention", "nsa"}}), "attention is 'gated' in the checkpoint and 'nsa'");
   std::string other = ReadFile(Sample());
   other += "One more line.\n";
   ExpectRefused(Resume({{"text", Write("other.txt", other)}}), "texts is ");

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -149,7 +150,58 @@ TEST_F(TrainProcessTest, AblationsAreTrained) {
   EXPECT_EQ(Served("dense", AttentionMode::kFull).size(), 8u);
   ASSERT_EQ(
       Run(Pretrain({{"steps", "3"}, {"gate", "additive"}, {"output", Path("additive")}})).code, 0);
-  EXPECT_THAT(ReadFile(Path("additive/model/README.md")), HasSubstr("does not run"));
+  EXPECT_THAT(ReadFile(Path("additive/model/README.md")),
+              AllOf(HasSubstr("does not run"), HasSubstr("| needle.txt |")));
+}
+
+// bad input: eta-train | a server that is given a model of `--attention=nsa` | it does not start;
+//   its `model_type` is named
+TEST_F(TrainProcessTest, ARivalIsTrainedAndMeasuredAndNotServed) {
+  TrainFlags flags = {{"attention", "nsa"},
+                      {"evaluate_every", "15"},
+                      {"evaluation_context", "256"},
+                      {"needles", "2"}};
+  const ProgramProcess::Exit exit = Run(Pretrain(flags));
+  ASSERT_EQ(exit.code, 0) << exit.errors;
+  EXPECT_THAT(exit.errors, AllOf(HasSubstr("as trained"), HasSubstr("reads ")));
+  const std::vector<Json> steps = Log("run", "step");
+  ASSERT_EQ(steps.size(), 30u);
+  EXPECT_LT(steps.back()["loss"].get<double>(), steps.front()["loss"].get<double>() - 1.0);
+  const std::vector<Json> measured = Log("run", "evaluation");
+  ASSERT_EQ(measured.size(), 2u) << "one on the way, one at the end";
+  EXPECT_EQ(measured.back()["as_trained"], true);
+  EXPECT_EQ(measured.back()["needles"], 2);
+  EXPECT_FALSE(measured.back().contains("sparse_perplexity"));
+  EXPECT_GT(measured.back()["reads"].get<double>(), 2.0) << "256 tokens are all read twice";
+  EXPECT_NEAR(measured.back()["holds"].get<double>(), 2.0 + 15.0 / 256.0, 1e-9);
+  EXPECT_LT(measured.back()["full_perplexity"].get<double>(),
+            std::exp(steps.front()["loss"].get<double>()));
+  EXPECT_THAT(ReadFile(Path("run/model/README.md")),
+              AllOf(HasSubstr("Native Sparse Attention"), HasSubstr("does not run"),
+                    HasSubstr("windows of 256 tokens"), HasSubstr("Needles found of 2: ")));
+  EXPECT_THAT(ReadFile(Path("run/curves.svg")), HasSubstr("held-out, as trained"));
+
+  const auto engine = Engine::Create({.model_dir = Path("run/model"), .model_name = "rival"});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_THAT(std::string(engine.status().message()),
+              HasSubstr("model_type 'nsa' is not supported"));
+
+  // Measured once more, in windows of another size.
+  flags["evaluation_context"] = "320";
+  std::vector<std::string> again = Pretrain(flags);
+  again.push_back("--resume");
+  const ProgramProcess::Exit resumed = Run(again);
+  ASSERT_EQ(resumed.code, 0) << resumed.errors;
+  EXPECT_THAT(ReadFile(Path("run/model/README.md")), HasSubstr("windows of 320 tokens"));
+
+  // Another run begins with its weights.
+  const ProgramProcess::Exit next = Run(Pretrain({{"attention", "nsa"},
+                                                  {"steps", "2"},
+                                                  {"init", Path("run/model")},
+                                                  {"output", Path("next")}}));
+  ASSERT_EQ(next.code, 0) << next.errors;
+  EXPECT_LT(Log("next", "step").front()["loss"].get<double>(),
+            steps.front()["loss"].get<double>() - 1.0);
 }
 
 TEST_F(TrainProcessTest, AdaptsADenseModel) {

@@ -18,8 +18,11 @@ T Value(absl::StatusOr<T> value) {
 
 ModelSpec ToySpec(const ToyOptions& options) {
   ModelSpec spec;
-  spec.gate = options.gate;
-  spec.thresholds = options.thresholds;
+  spec.attention = options.attention;
+  if (!spec.is_native_sparse()) {
+    spec.gate = options.gate;
+    spec.thresholds = options.thresholds;
+  }
   ModelConfig& c = spec.config;
   c.vocab_size = 17;
   c.model_dim = 20;

@@ -15,6 +15,8 @@
 namespace eta::training::testing {
 
 struct ToyOptions {
+  AttentionScheme attention = AttentionScheme::kGated;
+  // Not of native sparse attention, which has neither.
   GateKind gate = GateKind::kSilu;
   ThresholdSource thresholds = ThresholdSource::kPredicted;
   bool biases = false;  // of q, k, v and o

@@ -61,6 +61,13 @@ TEST(ExportedConfig, OfAModelFromScratchComesBack) {
   spec.gate = GateKind::kAdditive;
   spec.thresholds = ThresholdSource::kPredicted;
   EXPECT_TRUE(absl::IsUnimplemented(ParseModelConfig(PretrainedConfigJson(spec, 5.0f)).status()));
+
+  spec.gate = GateKind::kNone;
+  spec.thresholds = ThresholdSource::kNone;
+  spec.attention = AttentionScheme::kNativeSparse;
+  const absl::Status refused = ParseModelConfig(PretrainedConfigJson(spec, 5.0f)).status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("model_type 'nsa' is not supported"));
 }
 
 TEST(ExportedConfig, AnAdaptedModelKeepsWhatItsFamilyHas) {
@@ -125,7 +132,29 @@ TEST(ModelCard, SaysWhatWasMeasured) {
   card.measured.reset();
   EXPECT_THAT(ModelCardText(card), HasSubstr("Nothing was measured"));
   card.served = false;
-  EXPECT_THAT(ModelCardText(card), HasSubstr("does not run this kind of gate"));
+  EXPECT_THAT(ModelCardText(card), HasSubstr("does not run this kind of attention"));
+}
+
+TEST(ModelCard, SaysWhatWasMeasuredOfAModelThatTheServerDoesNotRun) {
+  HeldOutResult measured = {.all = {.full_perplexity = 14.0},
+                            .as_trained = true,
+                            .caches = CacheShares{.reads = 0.51, .holds = 2.062},
+                            .needles = 12,
+                            .full_hits = 9};
+  measured.texts = {measured.all};
+  measured.texts[0].text = "wiki.txt";
+  const ModelCard card = {.name = "rival",
+                          .method = "Trained.",
+                          .texts = {"train.jsonl"},
+                          .context = 4096,
+                          .prefill = 512,
+                          .served = false,
+                          .measured = measured};
+  EXPECT_THAT(ModelCardText(card),
+              AllOf(HasSubstr("The server does not run this kind of attention."),
+                    HasSubstr("| wiki.txt | 14.000 |\n| **all** | 14.000 |\n"),
+                    HasSubstr("Needles found of 12: 9."), HasSubstr("reads 0.510"),
+                    HasSubstr("hold 2.062"), Not(HasSubstr("union"))));
 }
 
 }  // namespace

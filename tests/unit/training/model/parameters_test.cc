@@ -45,6 +45,28 @@ TEST(ParameterLayout, StacksWhatOneProductReads) {
   EXPECT_EQ(layout.trained_count(), layout.count());
 }
 
+// The order that its readers count on: native_sparse_attention.cc.
+TEST(ParameterLayout, StacksTheProjectionsOfAllBranches) {
+  const ModelSpec spec = ToySpec({.attention = AttentionScheme::kNativeSparse});
+  const ParameterLayout layout(spec, TrainedPart::kAll);
+  const Parameter* first = layout.Find("model.layers.1.self_attn.q_proj.weight");
+  ASSERT_NE(first, nullptr);
+  int64_t end = first->offset + first->count;
+  for (const char* name :
+       {"k_selection", "k_window", "v_selection", "v_window", "k_compression", "v_compression"}) {
+    const Parameter* next =
+        layout.Find("model.layers.1.self_attn." + std::string(name) + "_proj.weight");
+    ASSERT_NE(next, nullptr) << name;
+    EXPECT_EQ(next->offset, end) << name;
+    end = next->offset + next->count;
+  }
+  EXPECT_EQ(end - first->offset, spec.qkv_dim() * spec.config.model_dim);
+  EXPECT_EQ(layout.Find("model.layers.1.self_attn.k_proj.weight"), nullptr);
+  EXPECT_EQ(layout.Find("model.layers.1.self_attn.k_compressor.gate_up_proj.weight")->shape,
+            (std::vector<int64_t>{12, 32 * 6}));
+  EXPECT_EQ(layout.Find("model.layers.1.self_attn.branch_gate_proj.bias")->count, 12);
+}
+
 TEST(ParameterLayout, TrainedOnesComeFirst) {
   const ParameterLayout layout(ToySpec(), TrainedPart::kPredictor);
   for (const Parameter& p : layout.parameters()) {
@@ -88,6 +110,17 @@ TEST_F(ParametersTest, StartDenseAndByTheSeed) {
   EXPECT_THAT(*a->Read("model.norm.weight"), Each(1.0f));
   ASSERT_TRUE(a->Initialise({.seed = 8}).ok());
   EXPECT_NE(*q, *a->Read("model.layers.0.self_attn.q_proj.weight"));
+}
+
+TEST_F(ParametersTest, CompressorsKeepTheSizeOfWhatTheyRead) {
+  const auto parameters = Make(ToySpec({.attention = AttentionScheme::kNativeSparse}));
+  ASSERT_TRUE(parameters->Initialise({.seed = 7}).ok());
+  const auto map = parameters->Read("model.layers.0.self_attn.v_compressor.gate_up_proj.weight");
+  double squares = 0.0;
+  for (const float value : *map) squares += static_cast<double>(value) * value;
+  EXPECT_NEAR(squares / static_cast<double>(map->size()), 1.0 / 192.0, 2e-4);
+  EXPECT_THAT(*parameters->Read("model.layers.0.self_attn.v_compressor.gate_up_proj.bias"),
+              Each(0.0f));
 }
 
 TEST_F(ParametersTest, AreThoseOfTheCheckpoint) {
@@ -149,6 +182,20 @@ TEST_F(ParametersTest, AreReadAndWrittenByName) {
   EXPECT_EQ(parameters->Read("model.layers.9.mlp").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(parameters->ReadGradient("model.norm.weight").status().code(),
             absl::StatusCode::kNotFound);
+}
+
+TEST_F(ParametersTest, NativeSparseAttentionHasNothingOfOtherKinds) {
+  const ModelSpec sparse = ToySpec({.attention = AttentionScheme::kNativeSparse});
+  ASSERT_TRUE(ValidateSpec(sparse).ok());
+  std::vector<ModelSpec> others(4, sparse);
+  others[0].gate = GateKind::kSilu;
+  others[0].thresholds = ThresholdSource::kPredicted;
+  others[1].config.qkv_bias = true;
+  others[2].config.out_bias = true;
+  others[3].config.head_norms = true;
+  for (const ModelSpec& spec : others) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ValidateSpec(spec)));
+  }
 }
 
 TEST_F(ParametersTest, AGateNeedsThresholds) {

@@ -158,19 +158,74 @@ std::vector<std::vector<float>> Gradients(ToyModel& toy, const SequenceBatch& ba
 const StepSettings kSettings = {
     .beta = 2.0f, .regulariser = {.weight = 0.3, .block_share = 0.5}, .sequences_in_step = 2};
 
-TEST(TrainingModel, RecomputingChangesNoBit) {
+void ExpectThatRecomputingChangesNoBit(const ModelSpec& spec, int32_t length) {
   const auto cpu = cpu::MakeBackend(2);
-  const ModelSpec spec = ToySpec({.biases = true, .head_norms = true, .num_layers = 3});
-  testing::PhraseSource source(spec.config.vocab_size, 2, 70);
+  testing::PhraseSource source(spec.config.vocab_size, 2, length);
   MicroBatch batch;
   ASSERT_TRUE(source.Next(batch).ok());
-  ToyModel kept = MakeToy(spec, *cpu, {.sequences = 2, .length = 70, .recompute = false});
-  ToyModel recomputed = MakeToy(spec, *cpu, {.sequences = 2, .length = 70});
-  ToyModel roomy = MakeToy(spec, *cpu, {.sequences = 3, .length = 100});
+  ToyModel kept = MakeToy(spec, *cpu, {.sequences = 2, .length = length, .recompute = false});
+  ToyModel recomputed = MakeToy(spec, *cpu, {.sequences = 2, .length = length});
+  ToyModel roomy = MakeToy(spec, *cpu, {.sequences = 3, .length = length + 30});
   const auto expected = Gradients(kept, batch.view(), kSettings);
   EXPECT_EQ(Gradients(recomputed, batch.view(), kSettings), expected);
   EXPECT_EQ(Gradients(roomy, batch.view(), kSettings), expected);
   EXPECT_EQ(Gradients(roomy, batch.view(), kSettings), expected);
+}
+
+TEST(TrainingModel, RecomputingChangesNoBit) {
+  ExpectThatRecomputingChangesNoBit(ToySpec({.biases = true, .head_norms = true, .num_layers = 3}),
+                                    70);
+}
+
+// 20 tokens fill no window: there are no compressed keys.
+TEST(TrainingModel, RecomputingChangesNoBitOfNativeSparseAttention) {
+  const ModelSpec spec = ToySpec({.attention = AttentionScheme::kNativeSparse, .num_layers = 3});
+  ExpectThatRecomputingChangesNoBit(spec, 150);
+  ExpectThatRecomputingChangesNoBit(spec, 20);
+}
+
+// So long that blocks are left out.
+TEST(TrainingModel, NativeSparseAttentionIsTheReferences) {
+  constexpr int32_t kTokens = 64 * (kSelectedBlocks + 3);
+  const ModelSpec spec =
+      ToySpec({.attention = AttentionScheme::kNativeSparse, .num_layers = 1, .head_dim = 8});
+  testing::PhraseSource source(spec.config.vocab_size, 1, kTokens);
+  MicroBatch batch;
+  ASSERT_TRUE(source.Next(batch).ok());
+  const auto loss = [&](TrainingBackend& backend) {
+    ToyModel toy = MakeToy(spec, backend, {.length = kTokens, .backward = false},
+                           TrainedPart::kNothing, {.seed = 3, .deviation = 0.2});
+    return toy.model->Run(batch.view(), {}, nullptr, false).value();
+  };
+  const auto cpu = cpu::MakeBackend(2);
+  const auto reference = reference::MakeBackend();
+  const BatchLoss got = loss(*cpu);
+  const BatchLoss expected = loss(*reference);
+  EXPECT_NEAR(got.cross_entropy / expected.cross_entropy, 1.0, 1e-4);
+  EXPECT_GT(got.hits, 0);
+  EXPECT_NEAR(static_cast<double>(got.hits), static_cast<double>(expected.hits), 5.0);
+}
+
+// Windows, their blocks and their importance tell no row of what comes after it.
+TEST(TrainingModel, NativeSparseAttentionSeesNoLaterToken) {
+  constexpr int32_t kTokens = 200;
+  constexpr int32_t kChanged = 100;
+  const auto cpu = cpu::MakeBackend(2);
+  const ModelSpec spec = ToySpec({.attention = AttentionScheme::kNativeSparse});
+  ToyModel toy = MakeToy(spec, *cpu, {.length = kTokens, .backward = false}, TrainedPart::kNothing,
+                         {.seed = 3, .deviation = 0.2});
+  std::vector<int32_t> tokens = SomeTokens(kTokens, spec.config.vocab_size);
+  const auto row = [&](int32_t t) {
+    const Tensor hidden = toy.model->Hidden({1, kTokens, tokens, {}, {}, {}}, {}).value();
+    std::vector<float> values(static_cast<size_t>(hidden.cols));
+    cpu->Download(values.data(), hidden.row(t), values.size() * sizeof(float));
+    return values;
+  };
+  const std::vector<float> before = row(kChanged - 1);
+  const std::vector<float> at = row(kChanged);
+  tokens[kChanged] = (tokens[kChanged] + 1) % spec.config.vocab_size;
+  EXPECT_EQ(row(kChanged - 1), before);
+  EXPECT_NE(row(kChanged), at);
 }
 
 TEST(TrainingModel, FrozenPartsChangeNoGradientOfTheOthers) {

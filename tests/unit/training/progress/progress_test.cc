@@ -47,6 +47,15 @@ TEST(ProgressText, SaysHowFarAndHowLong) {
       "head, 0.250 union, needles 12 and 11 of 12");
   evaluation.test = true;
   EXPECT_THAT(EvaluationText(evaluation), HasSubstr("step 100: test perplexity 12.0000 full"));
+  EXPECT_EQ(EvaluationText({.step = 100,
+                            .as_trained = true,
+                            .full_perplexity = 14.0,
+                            .reads = 0.51,
+                            .holds = 2.062,
+                            .needles = 12,
+                            .full_hits = 9}),
+            "step 100: held-out perplexity 14.0000 as trained, of full attention's keys and values "
+            "reads 0.510 and holds 2.062, needles 9 of 12");
 }
 
 TEST(ProgressLine, IsALineNowAndThenInAFile) {
@@ -106,6 +115,19 @@ TEST(RunLog, SaysWhichTextWasMeasuredOn) {
       ParseRunLog(EvaluationLine({.step = 1, .test = true, .full_perplexity = 9.0}), 1);
   ASSERT_TRUE(history.ok()) << history.status();
   EXPECT_TRUE(history->evaluations.front().test);
+  EXPECT_FALSE(history->evaluations.front().as_trained);
+  EXPECT_FALSE(history->evaluations.front().reads);
+}
+
+TEST(RunLog, SaysWhatARivalReads) {
+  const auto history = ParseRunLog(
+      EvaluationLine(
+          {.step = 1, .as_trained = true, .full_perplexity = 9.0, .reads = 0.5, .holds = 2.0625}),
+      1);
+  ASSERT_TRUE(history.ok()) << history.status();
+  EXPECT_TRUE(history->evaluations.front().as_trained);
+  EXPECT_EQ(history->evaluations.front().reads, 0.5);
+  EXPECT_EQ(history->evaluations.front().holds, 2.0625);
 }
 
 TEST(Curves, DrawsWhatThereIs) {

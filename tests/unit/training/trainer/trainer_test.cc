@@ -111,12 +111,22 @@ TEST(Trainer, TwoRunsGiveTheSameBits) {
   EXPECT_EQ(first.Values(), second.Values());
 }
 
-TEST(Trainer, AResumedRunGivesTheSameBits) {
+TEST(Trainer, TrainsNativeSparseAttention) {
+  const auto cpu = cpu::MakeBackend(2);
+  ToyRun run(*cpu, Options(120), kSequences, {.attention = AttentionScheme::kNativeSparse});
+  const std::vector<StepReport> reports = run.Steps(120);
+  ASSERT_EQ(reports.size(), 120u);
+  const std::span<const StepReport> all(reports);
+  EXPECT_LT(MeanLoss(all.last(5)), MeanLoss(all.first(3)) - 0.3);
+  EXPECT_TRUE(std::isnan(reports.back().gate_density));
+}
+
+void ExpectThatAResumedRunGivesTheSameBits(const testing::ToyOptions& shape) {
   const auto cpu = cpu::MakeBackend(2);
   TrainerOptions options = Options(20);
   options.micro_batches = 2;
   options.dual_ascent = DualAscentOptions{};
-  ToyRun whole(*cpu, options);
+  ToyRun whole(*cpu, options, kSequences, shape);
   whole.Steps(7);
   whole.trainer->Update({0.6, 0.001});
   const TrainerState state = whole.trainer->ReadState();
@@ -124,7 +134,7 @@ TEST(Trainer, AResumedRunGivesTheSameBits) {
   const std::vector<std::vector<float>> values = whole.Values();
   whole.Steps(6);
 
-  ToyRun resumed(*cpu, options);
+  ToyRun resumed(*cpu, options, kSequences, shape);
   const auto& parameters = resumed.toy.parameters->layout().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     ASSERT_TRUE(resumed.toy.parameters->Write(parameters[i].name, values[i]).ok());
@@ -135,6 +145,11 @@ TEST(Trainer, AResumedRunGivesTheSameBits) {
   EXPECT_EQ(resumed.Values(), whole.Values());
   EXPECT_EQ(resumed.trainer->step(), 13);
   EXPECT_EQ(resumed.trainer->dual_ascent()->weight, whole.trainer->dual_ascent()->weight);
+}
+
+TEST(Trainer, AResumedRunGivesTheSameBits) {
+  ExpectThatAResumedRunGivesTheSameBits({.head_dim = 8});
+  ExpectThatAResumedRunGivesTheSameBits({.attention = AttentionScheme::kNativeSparse});
 }
 
 // Two micro-batches are the same step as one of their size, but for the order of sums.
