@@ -1,9 +1,10 @@
 // A model in training: forward and backward over sequences of one length. A layer is a column of
 // calls (training_layer.cc). Not thread-safe.
 //
-// Memory: of every layer its input and the attention's output and log-sum-exp stay until the
-// backward pass. With `recompute` the rest is computed again there, layer by layer, and all layers
-// share one set of activations; attention, the dearest op, is not run again.
+// Memory: of every layer its input and the attention's output and log-sum-exp, of native sparse
+// attention those of each branch, stay until the backward pass. With `recompute` the rest is
+// computed again there, layer by layer, and all layers share one set of activations; attention, the
+// dearest op, is not run again.
 #pragma once
 
 #include <cstdint>
