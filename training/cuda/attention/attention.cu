@@ -64,11 +64,25 @@ int32_t DivideUp(int32_t value, int32_t by) {
 }
 
 // False, with the reason in `context`, for what the kernels do not do.
-bool Check(Context& context, const AttentionShape& shape) {
-  if (shape.head_dim == 64 || shape.head_dim == 128) return true;
-  context.refused.Update(absl::InvalidArgumentError(absl::StrCat(
-      "backend: cuda: trains heads of 64 and 128 dimensions; these have ", shape.head_dim)));
-  return false;
+bool Check(Context& context, const AttentionForwardParams& params) {
+  const int32_t head_dim = params.shape.head_dim;
+  if (head_dim != 64 && head_dim != 128) {
+    context.refused.Update(absl::InvalidArgumentError(absl::StrCat(
+        "backend: cuda: trains heads of 64 and 128 dimensions; these have ", head_dim)));
+    return false;
+  }
+  if (params.gate.kind != GateKind::kNone && !params.keys.all()) {
+    context.refused.Update(absl::InvalidArgumentError(
+        "backend: cuda: attention with a gate does not take a selection of keys"));
+    return false;
+  }
+  return true;
+}
+
+SelectedKeys KeysOf(const AttentionForwardParams& params) {
+  const int32_t length = params.shape.length;
+  const int32_t window = params.keys.window;
+  return {.blocks = params.keys.blocks, .window = window > 0 ? std::min(window, length) : length};
 }
 
 bool Map(Context& context, const Tensor& tensor, const AttentionShape& shape, CUtensorMap& map) {
@@ -136,7 +150,7 @@ size_t AttentionSavedBytes(const AttentionShape& shape, const AttentionGate& gat
 void Attention(Context& context, const AttentionForwardParams& params) {
   eta::cuda::Device& device = context.device;
   const AttentionShape& shape = params.shape;
-  if (shape.rows() == 0 || !Check(context, shape)) return;
+  if (shape.rows() == 0 || !Check(context, params)) return;
   ForwardKernelParams kernel = {};
   if (!Map(context, params.q, shape, kernel.q) || !Map(context, params.k, shape, kernel.k) ||
       !Map(context, params.v, shape, kernel.v)) {
@@ -151,10 +165,12 @@ void Attention(Context& context, const AttentionForwardParams& params) {
   kernel.out = OutOf(params.out);
   kernel.log_sum_exp = params.lse;
   kernel.gate_sum = params.gate_sum;
+  kernel.keys = KeysOf(params);
   const bool gated = params.gate.kind != GateKind::kNone;
   const KernelChoice choice = {.head_dim = shape.head_dim,
                                .gate = params.gate.kind,
-                               .blocks = gated && params.block_sum != nullptr};
+                               .blocks = gated && params.block_sum != nullptr,
+                               .selected = !params.keys.all()};
   if (choice.blocks) kernel.largest = reinterpret_cast<uint8_t*>(params.saved);
   if (choice.blocks && params.gate.group_blocks && shape.group() > 1) {
     return AttendGroups(context, params, kernel, choice);
@@ -167,7 +183,7 @@ void AttentionBackward(Context& context, const AttentionBackwardParams& params) 
   eta::cuda::Device& device = context.device;
   const AttentionForwardParams& forward = params.forward;
   const AttentionShape& shape = forward.shape;
-  if (shape.rows() == 0 || !Check(context, shape)) return;
+  if (shape.rows() == 0 || !Check(context, forward)) return;
   BackwardKernelParams kernel = {};
   if (!Map(context, forward.q, shape, kernel.q) || !Map(context, forward.k, shape, kernel.k) ||
       !Map(context, forward.v, shape, kernel.v) ||
@@ -178,7 +194,8 @@ void AttentionBackward(Context& context, const AttentionBackwardParams& params) 
   const bool gated = forward.gate.kind != GateKind::kNone;
   const KernelChoice choice = {.head_dim = shape.head_dim,
                                .gate = forward.gate.kind,
-                               .blocks = gated && params.grad_block_sum.data != nullptr};
+                               .blocks = gated && params.grad_block_sum.data != nullptr,
+                               .selected = !forward.keys.all()};
   const int64_t queries = int64_t{shape.sequences} * shape.num_query_heads * heads.padded_tokens();
   auto* rows = static_cast<QueryRows*>(context.workspace.Get(
       Workspace::Use::kRows, static_cast<size_t>(queries / 2) * sizeof(QueryRows)));
@@ -208,6 +225,7 @@ void AttentionBackward(Context& context, const AttentionBackwardParams& params) 
   kernel.grad_k = OutOf(params.grad_k);
   kernel.grad_v = OutOf(params.grad_v);
   kernel.grad_tau = params.grad_tau;
+  kernel.keys = KeysOf(forward);
   const RowsParams row_params = {
       .shape = heads,
       .out = forward.out.as<const __nv_bfloat16>(),

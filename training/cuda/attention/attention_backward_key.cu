@@ -7,12 +7,12 @@ namespace eta::training::cuda {
 void LaunchKeyGrad(eta::cuda::Device& device, const KernelChoice& choice,
                    const BackwardKernelParams& params) {
   const WorkOrder& order = params.key_order;
-  WithChoice(choice, [&](auto dim, auto gate, auto blocks) {
+  WithChoice(choice, [&](auto dim, auto gate, auto blocks, auto selected) {
     eta::cuda::Launch(device, "gradient of keys",
                       {.grid = static_cast<uint32_t>(order.heads * order.tiles),
                        .block = kKeyThreads,
                        .shared_bytes = KeyGradShape<dim(), blocks()>::kSharedBytes},
-                      AttentionKeyGradKernel<dim(), gate(), blocks()>, params);
+                      AttentionKeyGradKernel<dim(), gate(), blocks(), selected()>, params);
   });
 }
 

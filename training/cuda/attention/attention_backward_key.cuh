@@ -11,6 +11,7 @@
 
 #include "training/cuda/attention/attention_backward_query.cuh"
 #include "training/cuda/attention/attention_ring.cuh"
+#include "training/cuda/attention/attention_selection.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -57,15 +58,16 @@ __device__ __forceinline__ void LoadRows(uint32_t (&rows)[4][4], uint32_t tile) 
 
 // Turns scores and gradients of weights, both keys by queries, into packed weights and gradients of
 // scores. `stage` is the stage's shared memory, `largest_gates` the place in it of the warpgroup's
-// largest gates.
+// largest gates. Queries whose bit is not set in `kept` have no weights.
 template <int kHeadDim, GateKind kGate, bool kBlocks, bool kDiagonal>
 __device__ __forceinline__ void DifferentiateColumns(
     const float (&scores)[8][4], const float (&grads)[8][4], uint32_t (&weights)[4][4],
-    uint32_t (&packed)[4][4], const std::byte* stage, const std::byte* largest_gates,
+    uint32_t (&packed)[4][4], const std::byte* stage, const std::byte* largest_gates, uint64_t kept,
     const GateFactors& gate) {
   using Shape = KeyGradShape<kHeadDim, kBlocks>;
   const int32_t lane = threadIdx.x % 32;
   const int32_t key = threadIdx.x % 128 / 32 * 16 + lane / 4;  // the other one is + 8
+  const uint64_t bits = kept >> (lane % 4 * 2);
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     const int32_t pair = 4 * n + lane % 4;
@@ -74,7 +76,8 @@ __device__ __forceinline__ void DifferentiateColumns(
     const float4 first = from[0];
     const float4 second = from[1];
     const float bias[2] = {first.x, first.y};
-    const float log_sum_exp[2] = {first.z, first.w};
+    const float log_sum_exp[2] = {(bits >> (8 * n) & 1) != 0 ? first.z : INFINITY,
+                                  (bits >> (8 * n + 1) & 1) != 0 ? first.w : INFINITY};
     const float delta[2] = {second.x, second.y};
     const float gate_grads[2] = {second.z, second.w};
     float2 block_grads = {};
@@ -119,7 +122,7 @@ __device__ __forceinline__ void DifferentiateColumns(
   }
 }
 
-template <int kHeadDim, GateKind kGate, bool kBlocks>
+template <int kHeadDim, GateKind kGate, bool kBlocks, bool kSelected>
 __global__ void __launch_bounds__(kKeyThreads, 1)
     AttentionKeyGradKernel(const __grid_constant__ BackwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -134,6 +137,8 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   const int32_t first_tile = work.tile * kKeyConsumers;
   const int32_t group = shape.group();
   const int32_t tiles = shape.tiles();
+  const int32_t end_tile =
+      EndTile<kSelected>(params.keys, (first_tile + kKeyConsumers) * 64, tiles);
 
   if (ring.warpgroup == kKeyConsumers) {
     ShrinkRegisters<24>();
@@ -152,7 +157,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
       const int32_t head = kv_head * group + i;
       const int64_t global_head = int64_t{sequence} * shape.query_heads + head;
 #pragma unroll 1
-      for (int32_t tile = first_tile; tile < tiles; ++tile, at.Advance()) {
+      for (int32_t tile = first_tile; tile < end_tile; ++tile, at.Advance()) {
         eta::cuda::Wait(ring.empty + at.stage, at.phase ^ 1);
         Barrier* barrier = ring.full + at.stage;
         // The last CTA's second block may lie after the sequence's end.
@@ -181,7 +186,7 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
   const GateFactors gate = params.gate;
   const int32_t diagonal = first_tile + ring.warpgroup;
   if (diagonal >= tiles) {
-    for (int32_t i = 0; i < group * (tiles - first_tile); ++i) ring.Skip();
+    for (int32_t i = 0; i < group * (end_tile - first_tile); ++i) ring.Skip();
     return;
   }
   const uint32_t keys = shared + Shape::kKeys + ring.warpgroup * Shape::kTileBytes;
@@ -230,35 +235,64 @@ __global__ void __launch_bounds__(kKeyThreads, 1)
     Pin(key_sums);
     Pin(value_sums);
   };
-  const auto finish_products = [&] {
+  const auto finish_products = [&](int32_t stage) {
     wgmma::Fence();
-    add_products(at.stage);
+    add_products(stage);
     wgmma::Wait<0>();
     Pin(key_sums);
     Pin(value_sums);
   };
   // Each warpgroup has its own largest gates.
   const std::byte* stages = ring.memory + ring.warpgroup * 64;
+  const int32_t own_end_tile = EndTile<kSelected>(params.keys, (diagonal + 1) * 64, tiles);
   for (int32_t i = 0; i < group; ++i) {
     for (int32_t tile = first_tile; tile < diagonal; ++tile) ring.Skip();
+    TileWords words(params.keys, (int64_t{work.head} * tiles + diagonal) * tiles + diagonal + 1, 1,
+                    kSelected ? own_end_tile - diagonal - 1 : 0);
+    bool waiting = true;  // whether the stage before has products that have not begun
     multiply(std::false_type{}, 0);
+    if constexpr (kSelected) MaskWindow<true>(scores, -params.keys.window);
     DifferentiateColumns<kHeadDim, kGate, kBlocks, true>(
         scores, grads, weights, packed, ring.memory + at.stage * Shape::kStageBytes,
-        stages + at.stage * Shape::kStageBytes + Shape::kLargest, gate);
-    if constexpr (Shape::kEager) finish_products();
-    for (int32_t tile = diagonal + 1; tile < tiles; ++tile) {
+        stages + at.stage * Shape::kStageBytes + Shape::kLargest, ~uint64_t{0}, gate);
+    if constexpr (Shape::kEager) finish_products(at.stage);
+    for (int32_t tile = diagonal + 1; tile < own_end_tile; ++tile) {
       const int32_t before = at.stage;
       at.Advance();
-      multiply(std::true_type{}, before);
+      uint64_t kept = ~uint64_t{0};
+      if constexpr (kSelected) {
+        kept = words.Take();
+        if (kept == 0) {
+          if constexpr (!Shape::kEager) {
+            if (waiting) finish_products(before);
+            waiting = false;
+          }
+          ring.Release(before);
+          eta::cuda::Wait(ring.full + at.stage, at.phase);
+          continue;
+        }
+      }
+      if (waiting) {
+        multiply(std::true_type{}, before);
+      } else {
+        multiply(std::false_type{}, before);
+      }
+      waiting = true;
       ring.Release(before);
+      if constexpr (kSelected) {
+        MaskWindow<true>(scores, (tile - diagonal) * 64 - params.keys.window);
+      }
       DifferentiateColumns<kHeadDim, kGate, kBlocks, false>(
           scores, grads, weights, packed, ring.memory + at.stage * Shape::kStageBytes,
-          stages + at.stage * Shape::kStageBytes + Shape::kLargest, gate);
-      if constexpr (Shape::kEager) finish_products();
+          stages + at.stage * Shape::kStageBytes + Shape::kLargest, kept, gate);
+      if constexpr (Shape::kEager) finish_products(at.stage);
     }
-    if constexpr (!Shape::kEager) finish_products();
+    if constexpr (!Shape::kEager) {
+      if (waiting) finish_products(at.stage);
+    }
     ring.Release(at.stage);
     at.Advance();
+    for (int32_t tile = own_end_tile; tile < end_tile; ++tile) ring.Skip();
   }
   const int64_t first_token = int64_t{sequence} * shape.tokens + diagonal * 64;
   const auto store = [&](const float(&sums)[kHeadDim / 64][8][4], float factor,

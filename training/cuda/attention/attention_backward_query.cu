@@ -7,12 +7,12 @@ namespace eta::training::cuda {
 void LaunchQueryGrad(eta::cuda::Device& device, const KernelChoice& choice,
                      const BackwardKernelParams& params) {
   const WorkOrder& order = params.query_order;
-  WithChoice(choice, [&](auto dim, auto gate, auto blocks) {
+  WithChoice(choice, [&](auto dim, auto gate, auto blocks, auto selected) {
     eta::cuda::Launch(device, "gradient of queries",
                       {.grid = static_cast<uint32_t>(order.heads * order.tiles),
                        .block = RowShape<dim()>::kThreads,
                        .shared_bytes = QueryGradShape<dim()>::kSharedBytes},
-                      AttentionQueryGradKernel<dim(), gate(), blocks()>, params);
+                      AttentionQueryGradKernel<dim(), gate(), blocks(), selected()>, params);
   });
 }
 

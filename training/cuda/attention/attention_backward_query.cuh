@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "training/cuda/attention/attention_ring.cuh"
+#include "training/cuda/attention/attention_selection.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -125,7 +126,7 @@ __device__ __forceinline__ void DifferentiateRows(const float (&scores)[8][4], f
   }
 }
 
-template <int kHeadDim, GateKind kGate, bool kBlocks>
+template <int kHeadDim, GateKind kGate, bool kBlocks, bool kSelected>
 __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     AttentionQueryGradKernel(const __grid_constant__ BackwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -136,6 +137,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   auto& at = ring.at;
   const HeadsShape& shape = params.shape;
   const QueryWork<Shape> work(shape, params.query_order);
+  const int32_t last_tile = FirstTile<kSelected>(params.keys, work.first_query);
 
   if (ring.warpgroup == Shape::kConsumers) {
     ShrinkRegisters<Shape::kProducerRegisters>();
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
       CopyTile<kHeadDim>(shared + Shape::kGradients + to, params.grad_out, work.head,
                          work.first_query + i * 64, work.sequence, ring.held_full);
     }
-    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group());
+    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group(), last_tile);
     return;
   }
 
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   int32_t tile = work.tiles - 1;
   for (; tile > diagonal; --tile) ring.Skip();
   if (diagonal >= shape.tiles()) {
-    for (; tile >= 0; --tile) ring.Skip();
+    for (; tile >= last_tile; --tile) ring.Skip();
     return;
   }
 
@@ -201,6 +203,13 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     wgmma::Pin(grads);
     Pin(sums);
   };
+  const auto add_keys = [&](int32_t stage) {
+    wgmma::Fence();
+    AddProduct<kHeadDim>(sums, packed, keys_of(stage));
+    wgmma::Commit();
+    wgmma::Wait<0>();
+    Pin(sums);
+  };
   const auto pack = [&] {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -220,23 +229,53 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   };
   eta::cuda::Wait(ring.held_full, 0);
   load_largest();
+  const int32_t own_last_tile = FirstTile<kSelected>(params.keys, diagonal * 64);
+  const int64_t kv_head = int64_t{work.sequence} * shape.kv_heads + work.head / shape.group();
+  TileWords words(params.keys, (kv_head * shape.tiles() + diagonal - 1) * shape.tiles() + diagonal,
+                  -shape.tiles(), kSelected ? diagonal - own_last_tile : 0);
+  [[maybe_unused]] const float log_sum_exp[2] = {rows[0].log_sum_exp, rows[1].log_sum_exp};
+  bool waiting = true;  // whether the stage before has gradients that its keys wait for
   multiply(std::false_type{}, 0);
+  if constexpr (kSelected) MaskWindow<false>(scores, -params.keys.window);
   DifferentiateRows<kGate, kBlocks, true>(scores, grads, rows, largest, gate);
   pack();
-  for (--tile; tile >= 0; --tile) {
+  for (--tile; tile >= own_last_tile; --tile) {
     const int32_t before = at.stage;
     at.Advance();
     load_largest();
-    multiply(std::true_type{}, before);
+    if constexpr (kSelected) {
+      const uint64_t word = words.Take();
+      if (word == 0) {
+        if (waiting) add_keys(before);
+        waiting = false;
+        ring.Release(before);
+        eta::cuda::Wait(ring.full + at.stage, at.phase);
+        continue;
+      }
+      // No weight is left of a row that attends to no key of the tile.
+      const auto bits = static_cast<uint32_t>(word >> row);
+      rows[0].log_sum_exp = (bits & 1) != 0 ? log_sum_exp[0] : INFINITY;
+      rows[1].log_sum_exp = (bits >> 8 & 1) != 0 ? log_sum_exp[1] : INFINITY;
+    }
+    if (waiting) {
+      multiply(std::true_type{}, before);
+    } else {
+      multiply(std::false_type{}, before);
+    }
+    waiting = true;
     ring.Release(before);
+    if constexpr (kSelected) {
+      MaskWindow<false>(scores, (diagonal - tile) * 64 - params.keys.window);
+    }
     DifferentiateRows<kGate, kBlocks, false>(scores, grads, rows, largest, gate);
     pack();
   }
-  wgmma::Fence();
-  AddProduct<kHeadDim>(sums, packed, keys_of(at.stage));
-  wgmma::Commit();
-  wgmma::Wait<0>();
-  Pin(sums);
+  if (waiting) add_keys(at.stage);
+  if constexpr (kSelected) {
+    ring.Release(at.stage);
+    at.Advance();
+    for (; tile >= last_tile; --tile) ring.Skip();
+  }
   const int64_t first_token = int64_t{work.sequence} * shape.tokens + diagonal * 64;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "training/cuda/attention/attention_ring.cuh"
+#include "training/cuda/attention/attention_selection.cuh"
 #include "training/cuda/attention/attention_tile.cuh"
 #include "training/cuda/attention/gate_math.cuh"
 #include "training/cuda/attention/kernel_params.h"
@@ -37,6 +38,7 @@ struct ForwardRows {
   float weight[2] = {0.0f, 0.0f};
   float tilt[2] = {0.0f, 0.0f};        // of all keys
   float block_tilt[2] = {0.0f, 0.0f};  // of the largest gate of each whole block, of whole rows
+  bool kept[2] = {true, true};         // whether they attend to keys of the tile
 };
 
 // Sums of weights above this raise the reference.
@@ -139,7 +141,8 @@ template <GateKind kGate, bool kCount>
 __device__ __forceinline__ void WeighTile(const float (&scores)[8][4], ForwardRows& rows,
                                           float (&weight)[2], uint32_t (&weights)[4][4],
                                           const GateFactors& gate) {
-  const float shift[2] = {-rows.reference[0], -rows.reference[1]};
+  const float shift[2] = {rows.kept[0] ? -rows.reference[0] : -INFINITY,
+                          rows.kept[1] ? -rows.reference[1] : -INFINITY};
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
     float p[4];
@@ -159,7 +162,18 @@ __device__ __forceinline__ void WeighTile(const float (&scores)[8][4], ForwardRo
   }
 }
 
-template <int kHeadDim, GateKind kGate, bool kBlocks>
+// Takes the scores of rows that attend to no key of the tile.
+__device__ __forceinline__ void MaskRows(float (&scores)[8][4], const ForwardRows& rows) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (!rows.kept[e / 2]) scores[n][e] = -INFINITY;
+    }
+  }
+}
+
+template <int kHeadDim, GateKind kGate, bool kBlocks, bool kSelected>
 __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     AttentionForwardKernel(const __grid_constant__ ForwardKernelParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -170,6 +184,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   auto& at = ring.at;
   const HeadsShape& shape = params.shape;
   const QueryWork<Shape> work(shape, params.order);
+  const int32_t last_tile = FirstTile<kSelected>(params.keys, work.first_query);
 
   if (ring.warpgroup == Shape::kConsumers) {
     ShrinkRegisters<Shape::kProducerRegisters>();
@@ -179,7 +194,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
       CopyTile<kHeadDim>(shared + Shape::kQueries + i * Shape::kTileBytes, params.q, work.head,
                          work.first_query + i * 64, work.sequence, ring.held_full);
     }
-    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group());
+    ProduceKeys<kHeadDim>(ring, work, params.k, params.v, work.head / shape.group(), last_tile);
     return;
   }
 
@@ -206,7 +221,7 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
   int32_t tile = work.tiles - 1;
   for (; tile > diagonal; --tile) ring.Skip();
   if (diagonal >= shape.tiles()) {
-    for (; tile >= 0; --tile) ring.Skip();
+    for (; tile >= last_tile; --tile) ring.Skip();
     return;
   }
   const auto keys_of = [&](int32_t stage) { return shared + stage * kStageBytes; };
@@ -224,12 +239,25 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     wgmma::Pin(scores);
     Pin(sums);
   };
+  const auto add_values = [&](int32_t stage) {
+    wgmma::Fence();
+    AddProduct<kHeadDim>(sums, weights, keys_of(stage) + Shape::kTileBytes);
+    wgmma::Commit();
+    wgmma::Wait<0>();
+    Pin(sums);
+  };
   eta::cuda::Wait(ring.held_full, 0);
   const auto block_at = [&](int32_t block) {
     return (int64_t{work.global_head} * shape.tiles() + block) * shape.padded_tokens() +
            diagonal * 64;
   };
+  const int32_t own_last_tile = FirstTile<kSelected>(params.keys, diagonal * 64);
+  const int64_t kv_head = int64_t{work.sequence} * shape.kv_heads + work.head / shape.group();
+  TileWords words(params.keys, (kv_head * shape.tiles() + diagonal - 1) * shape.tiles() + diagonal,
+                  -shape.tiles(), kSelected ? diagonal - own_last_tile : 0);
+  bool waiting = true;  // whether the stage before has weights that its values wait for
   multiply(std::false_type{}, 0);
+  if constexpr (kSelected) MaskWindow<false>(scores, -params.keys.window);
   if constexpr (kBlocks) MeasureBlock<kGate>(scores, rows, params, block_at(tile), true);
   WeighDiagonal<kGate>(scores, rows, gate);
 #pragma unroll
@@ -237,15 +265,37 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     weights[n / 2][n % 2 * 2] = eta::cuda::PackPair<BFloat16>(scores[n][0], scores[n][1]);
     weights[n / 2][n % 2 * 2 + 1] = eta::cuda::PackPair<BFloat16>(scores[n][2], scores[n][3]);
   }
-  for (--tile; tile >= 0; --tile) {
+  for (--tile; tile >= own_last_tile; --tile) {
     const int32_t before = at.stage;
     at.Advance();
-    multiply(std::true_type{}, before);
+    if constexpr (kSelected) {
+      const uint64_t word = words.Take();
+      if (word == 0) {
+        if (waiting) add_values(before);
+        waiting = false;
+        ring.Release(before);
+        eta::cuda::Wait(ring.full + at.stage, at.phase);
+        continue;
+      }
+      const auto bits = static_cast<uint32_t>(word >> row);
+      rows.kept[0] = (bits & 1) != 0;
+      rows.kept[1] = (bits >> 8 & 1) != 0;
+    }
+    if (waiting) {
+      multiply(std::true_type{}, before);
+    } else {
+      multiply(std::false_type{}, before);
+    }
+    waiting = true;
     ring.Release(before);
+    if constexpr (kSelected) {
+      MaskWindow<false>(scores, (diagonal - tile) * 64 - params.keys.window);
+    }
     if constexpr (kBlocks) MeasureBlock<kGate>(scores, rows, params, block_at(tile), false);
     float weight[2] = {0.0f, 0.0f};
     WeighTile<kGate, true>(scores, rows, weight, weights, gate);
     if (__any_sync(~0u, fmaxf(weight[0], weight[1]) > kLargestSum)) {
+      if constexpr (kSelected) MaskRows(scores, rows);
       RaiseReference<kGate>(scores, rows, sums, gate);
       weight[0] = weight[1] = 0.0f;
       WeighTile<kGate, false>(scores, rows, weight, weights, gate);
@@ -253,11 +303,12 @@ __global__ void __launch_bounds__(RowShape<kHeadDim>::kThreads, 1)
     rows.weight[0] += weight[0];
     rows.weight[1] += weight[1];
   }
-  wgmma::Fence();
-  AddProduct<kHeadDim>(sums, weights, keys_of(at.stage) + Shape::kTileBytes);
-  wgmma::Commit();
-  wgmma::Wait<0>();
-  Pin(sums);
+  if (waiting) add_values(at.stage);
+  if constexpr (kSelected) {
+    ring.Release(at.stage);
+    at.Advance();
+    for (; tile >= last_tile; --tile) ring.Skip();
+  }
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

@@ -81,13 +81,13 @@ struct QueryWork {
   }
 };
 
-// The producer copies the keys and values of all tiles, the last tile first.
+// The producer copies the keys and values of all tiles from `first_tile` on, the last tile first.
 template <int kHeadDim, typename Shape>
 __device__ __forceinline__ void ProduceKeys(Ring<Shape>& ring, const QueryWork<Shape>& work,
                                             const CUtensorMap& k, const CUtensorMap& v,
-                                            int32_t kv_head) {
+                                            int32_t kv_head, int32_t first_tile) {
   constexpr uint32_t kStageBytes = 2 * Shape::kTileBytes;
-  for (int32_t tile = work.tiles - 1; tile >= 0; --tile, ring.at.Advance()) {
+  for (int32_t tile = work.tiles - 1; tile >= first_tile; --tile, ring.at.Advance()) {
     Barrier* full = ring.full + ring.at.stage;
     eta::cuda::Wait(ring.empty + ring.at.stage, ring.at.phase ^ 1);
     Expect(full, kStageBytes);

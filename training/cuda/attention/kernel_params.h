@@ -50,6 +50,12 @@ struct WorkOrder {
   int32_t section = 0;  // heads of a section
 };
 
+// KeySelection, with a window of at least 1 and at most T.
+struct SelectedKeys {
+  const uint64_t* blocks = nullptr;
+  int32_t window = 0;
+};
+
 // A tensor of heads that kernels write.
 struct HeadsOut {
   __nv_bfloat16* data = nullptr;
@@ -71,6 +77,7 @@ struct ForwardKernelParams {
   float* block_sum;   // sum of the largest gates
   uint8_t* largest;   // the place of the largest gate [B, HQ, T' / 64, T'], kNoLargest if not whole
   float* block_gate;  // the argument of its tanh, [B, HQ, T' / 64, T']; a head's own whole blocks
+  SelectedKeys keys;
 };
 
 inline constexpr uint8_t kNoLargest = 255;
@@ -100,6 +107,7 @@ struct BackwardKernelParams {
   HeadsOut grad_k;
   HeadsOut grad_v;
   float* grad_tau;
+  SelectedKeys keys;
 };
 
 }  // namespace eta::training::cuda
