@@ -14,6 +14,7 @@
 #include "training/cuda/host/product.h"
 #include "training/cuda/host/staging.h"
 #include "training/cuda/host/workspace.h"
+#include "training/cuda/native_sparse/native_sparse.h"
 #include "training/cuda/rows/ops.h"
 
 namespace eta::training::cuda {
@@ -148,6 +149,21 @@ class CudaBackend final : public TrainingBackend {
   void AttentionBackward(const AttentionBackwardParams& p) override {
     cuda::AttentionBackward(Current(), p);
   }
+  void GatherWindows(const GatherWindowsParams& p) override { cuda::GatherWindows(Current(), p); }
+  void GatherWindowsBackward(const GatherWindowsBackwardParams& p) override {
+    cuda::GatherWindowsBackward(Current(), p);
+  }
+  void CompressedAttention(const CompressedAttentionParams& p) override {
+    cuda::CompressedAttention(Current(), *products_, p);
+  }
+  void CompressedAttentionBackward(const CompressedAttentionBackwardParams& p) override {
+    cuda::CompressedAttentionBackward(Current(), *products_, p);
+  }
+  void MixBranches(const MixBranchesParams& p) override { cuda::MixBranches(Current(), p); }
+  void MixBranchesBackward(const MixBranchesBackwardParams& p) override {
+    cuda::MixBranchesBackward(Current(), p);
+  }
+  void Add(const AddParams& p) override { cuda::Add(Current(), p); }
   void SwiGlu(const SwiGluParams& p) override { cuda::SwiGlu(Current(), p); }
   void SwiGluBackward(const SwiGluBackwardParams& p) override {
     cuda::SwiGluBackward(Current(), p);

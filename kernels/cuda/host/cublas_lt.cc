@@ -32,6 +32,7 @@ absl::StatusOr<CublasLt> LoadTable() {
   library.Find("cublasLtMatmulPreferenceSetAttribute", table.MatmulPreferenceSetAttribute);
   library.Find("cublasLtMatrixLayoutCreate", table.MatrixLayoutCreate);
   library.Find("cublasLtMatrixLayoutDestroy", table.MatrixLayoutDestroy);
+  library.Find("cublasLtMatrixLayoutSetAttribute", table.MatrixLayoutSetAttribute);
   if (!library.missing().empty()) {
     return absl::UnavailableError(
         absl::StrCat("backend: cuda: cuBLASLt has no function ", library.missing()));

@@ -24,6 +24,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute;
   decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate;
   decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy;
+  decltype(&cublasLtMatrixLayoutSetAttribute) MatrixLayoutSetAttribute;
 
   // The library of this process; the first call loads it, and it stays. Unavailable, naming the
   // files that were tried, if there is none. Thread-safe.

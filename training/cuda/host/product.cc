@@ -71,7 +71,8 @@ void Products::Check(cublasStatus_t status, std::string_view what) {
                                        std::string(what), ": ", lt_.GetStatusString(status))));
 }
 
-void Products::Multiply(const Factor& a, const Factor& b, const Tensor& out, bool accumulate) {
+void Products::Multiply(const Factor& a, const Factor& b, const Tensor& out, bool accumulate,
+                        const Batch& batch) {
   if (out.rows == 0 || out.cols == 0) return;
   const Shape shape = {.rows = out.rows,
                        .cols = out.cols,
@@ -85,7 +86,8 @@ void Products::Multiply(const Factor& a, const Factor& b, const Tensor& out, boo
                        .accumulate = accumulate,
                        .a_alignment = AlignmentOf(a.tensor.data),
                        .b_alignment = AlignmentOf(b.tensor.data),
-                       .out_alignment = AlignmentOf(out.data)};
+                       .out_alignment = AlignmentOf(out.data),
+                       .batch = batch};
   void* workspace = context_.workspace.Get(Workspace::Use::kProduct, kWorkspaceBytes);
   if (workspace == nullptr) return;
   const Plan* plan = Find(shape);
@@ -122,14 +124,20 @@ void Products::Describe(const Shape& shape, Plan& plan) {
   const auto inner = static_cast<uint64_t>(shape.inner);
   // As stored: the columns of the row-major matrix come first.
   const auto create = [&](cublasLtMatrixLayout_t* layout, DType dtype, uint64_t stored_cols,
-                          uint64_t stored_rows, int64_t stride) {
+                          uint64_t stored_rows, int64_t stride, int64_t step) {
     Check(lt_.MatrixLayoutCreate(layout, TypeOf(dtype), stored_cols, stored_rows, stride), kWhat);
+    if (*layout == nullptr || shape.batch.count == 1) return;
+    const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+      Check(lt_.MatrixLayoutSetAttribute(*layout, attribute, &value, sizeof(value)), kWhat);
+    };
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, shape.batch.count);
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, step);
   };
   create(&plan.left, DType::kBFloat16, shape.b_transposed ? inner : cols,
-         shape.b_transposed ? cols : inner, shape.b_stride);
+         shape.b_transposed ? cols : inner, shape.b_stride, shape.batch.b_step);
   create(&plan.right, DType::kBFloat16, shape.a_transposed ? rows : inner,
-         shape.a_transposed ? inner : rows, shape.a_stride);
-  create(&plan.out, shape.out_dtype, cols, rows, shape.out_stride);
+         shape.a_transposed ? inner : rows, shape.a_stride, shape.batch.a_step);
+  create(&plan.out, shape.out_dtype, cols, rows, shape.out_stride, shape.batch.out_step);
   plan.beta = shape.accumulate ? 1.0f : 0.0f;
 }
 

@@ -31,8 +31,21 @@ class Products {
     const Tensor& tensor;
     bool transposed = false;
   };
+  // Products of the same shape. Each matrix lies so many elements after the one before.
+  struct Batch {
+    int32_t count = 1;
+    int64_t a_step = 0;
+    int64_t b_step = 0;
+    int64_t out_step = 0;
+    auto operator<=>(const Batch&) const = default;
+  };
   // out = a b (+ out, if accumulate); out is bfloat16 or float32.
-  void Multiply(const Factor& a, const Factor& b, const Tensor& out, bool accumulate);
+  void Multiply(const Factor& a, const Factor& b, const Tensor& out, bool accumulate) {
+    Multiply(a, b, out, accumulate, Batch{});
+  }
+  // Likewise `batch.count` times; tensors are the first ones.
+  void Multiply(const Factor& a, const Factor& b, const Tensor& out, bool accumulate,
+                const Batch& batch);
 
  private:
   // cuBLAS stores columns first, so it sees a row-major matrix as its transpose: out^T = b^T a^T.
@@ -50,6 +63,7 @@ class Products {
     uint32_t a_alignment;
     uint32_t b_alignment;
     uint32_t out_alignment;
+    Batch batch;
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan;

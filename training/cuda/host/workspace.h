@@ -14,7 +14,18 @@ namespace eta::training::cuda {
 // piece as soon as the one before has been launched: all of them run on one stream.
 class Workspace {
  public:
-  enum class Use { kRows, kBlockGrads, kBlockGates, kProduct, kHost, kLogits, kSums, kCount };
+  enum class Use {
+    kRows,
+    kBlockGrads,
+    kBlockGates,
+    kProduct,
+    kHost,
+    kLogits,
+    kSums,
+    kScores,
+    kWindows,
+    kCount
+  };
 
   explicit Workspace(eta::cuda::Device& device) : device_(device) {}
   ~Workspace();

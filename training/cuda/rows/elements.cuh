@@ -88,4 +88,26 @@ __device__ __forceinline__ void Begin() {
   eta::cuda::AllowNext();
 }
 
+// Calls visit(row, col) for the first of every kWidth neighbours of a [rows, cols] tensor.
+template <int kWidth, typename Visit>
+__global__ void __launch_bounds__(kThreads) ForElements(int64_t rows, int64_t cols, Visit visit) {
+  Begin();
+  const int64_t pieces = cols / kWidth;
+  const int64_t index = ThreadIndex();
+  if (index >= rows * pieces) return;
+  visit(index / pieces, index % pieces * kWidth);
+}
+
+template <int kWidth, typename Visit>
+void LaunchElements(Context& context, const char* what, int64_t rows, int64_t cols,
+                    const Visit& visit) {
+  eta::cuda::Launch(context.device, what,
+                    {.grid = BlocksOf(rows * (cols / kWidth)), .block = kThreads},
+                    ForElements<kWidth, Visit>, rows, cols, visit);
+}
+
+__device__ __forceinline__ float Sigmoid(float x) {
+  return 1.0f / (1.0f + __expf(-x));
+}
+
 }  // namespace eta::training::cuda

@@ -25,6 +25,7 @@ struct LossArgs {
   const float* kl_weights;
   float* cross_entropy;
   float* divergence;
+  float* hit;           // may be null
   __nv_bfloat16* grad;  // [rows, V]; null: losses alone
 };
 
@@ -62,8 +63,12 @@ __device__ __forceinline__ void LoadLogits(const float* row, int64_t col, int64_
   }
 }
 
+__device__ __forceinline__ float Log(const LogSum& sum) {
+  return sum.maximum + logf(sum.sum);
+}
+
 template <bool kFours>
-__device__ __forceinline__ float LogSumOfRow(const float* row, int64_t vocab, LogSum* shared) {
+__device__ __forceinline__ LogSum LogSumOfRow(const float* row, int64_t vocab, LogSum* shared) {
   LogSum sum;
   for (int64_t col = threadIdx.x * 4; col < vocab; col += kLossThreads * 4) {
     float values[4];
@@ -81,7 +86,7 @@ __device__ __forceinline__ float LogSumOfRow(const float* row, int64_t vocab, Lo
   __syncthreads();
   sum = shared[0];
   for (int i = 1; i < kLossThreads / 32; ++i) sum = Join(sum, shared[i]);
-  return sum.maximum + logf(sum.sum);
+  return sum;
 }
 
 // A block takes a row.
@@ -94,14 +99,27 @@ __global__ void __launch_bounds__(kLossThreads) LossOfRows(const __grid_constant
   const float* logits = args.logits + row * args.stride;
   const float* teacher =
       args.teacher_logits == nullptr ? nullptr : args.teacher_logits + row * args.stride;
-  const float lse = LogSumOfRow<kFours>(logits, args.vocab, shared);
+  const LogSum sum = LogSumOfRow<kFours>(logits, args.vocab, shared);
+  const float lse = Log(sum);
   const float teacher_lse =
-      teacher == nullptr ? 0.0f : LogSumOfRow<kFours>(teacher, args.vocab, shared);
+      teacher == nullptr ? 0.0f : Log(LogSumOfRow<kFours>(teacher, args.vocab, shared));
   const int32_t target = args.targets[row];
   const float ce_weight = target < 0 ? 0.0f : args.ce_weights[row];
   const float kl_weight = teacher == nullptr ? 0.0f : args.kl_weights[row];
   if (threadIdx.x == 0) {
     args.cross_entropy[row] = target < 0 ? 0.0f : lse - logits[target];
+  }
+  if (args.hit != nullptr) {
+    // The row's largest logit, and no earlier one is its equal.
+    int before = 0;
+    const bool largest = target >= 0 && logits[target] == sum.maximum;
+    if (largest) {
+      for (int32_t col = threadIdx.x; col < target; col += kLossThreads) {
+        before |= logits[col] == sum.maximum;
+      }
+      before = __syncthreads_or(before);
+    }
+    if (threadIdx.x == 0) args.hit[row] = largest && before == 0 ? 1.0f : 0.0f;
   }
   if (args.grad == nullptr && teacher == nullptr) return;
   float divergence = 0.0f;
@@ -186,6 +204,7 @@ void HeadLoss(Context& context, Products& products, Staging& staging,
                      .kl_weights = kl_weights + first,
                      .cross_entropy = params.cross_entropy + first,
                      .divergence = teaches ? params.divergence + first : nullptr,
+                     .hit = params.hit == nullptr ? nullptr : params.hit + first,
                      .grad = grads ? grad.as<__nv_bfloat16>() : nullptr};
     if (teaches) {
       const Tensor teacher = matrix(teacher_memory, DType::kFloat32);

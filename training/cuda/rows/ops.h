@@ -14,6 +14,7 @@ namespace eta::training::cuda {
 
 void Convert(Context& context, const Tensor& from, const Tensor& to);
 void AddBias(Context& context, const AddBiasParams& params);
+void Add(Context& context, const AddParams& params);
 void BiasBackward(Context& context, const BiasBackwardParams& params);
 void SwiGlu(Context& context, const SwiGluParams& params);
 void SwiGluBackward(Context& context, const SwiGluBackwardParams& params);

@@ -8,24 +8,6 @@
 namespace eta::training::cuda {
 namespace {
 
-// Calls visit(row, col) for the first of every kWidth neighbours of a [rows, cols] tensor.
-template <int kWidth, typename Visit>
-__global__ void __launch_bounds__(kThreads) ForElements(int64_t rows, int64_t cols, Visit visit) {
-  Begin();
-  const int64_t pieces = cols / kWidth;
-  const int64_t index = ThreadIndex();
-  if (index >= rows * pieces) return;
-  visit(index / pieces, index % pieces * kWidth);
-}
-
-template <int kWidth, typename Visit>
-void LaunchElements(Context& context, const char* what, int64_t rows, int64_t cols,
-                    const Visit& visit) {
-  eta::cuda::Launch(context.device, what,
-                    {.grid = BlocksOf(rows * (cols / kWidth)), .block = kThreads},
-                    ForElements<kWidth, Visit>, rows, cols, visit);
-}
-
 template <typename From, typename To, int kWidth>
 struct ConvertElements {
   Rows<const From> from;
@@ -50,6 +32,21 @@ struct AddBiasTo {
   }
 };
 
+template <typename T, int kWidth>
+struct AddElements {
+  Rows<const T> from;
+  Rows<T> to;
+  __device__ void operator()(int64_t row, int64_t col) const {
+    float values[kWidth];
+    float sums[kWidth];
+    from.Load(row, col, values);
+    to.Load(row, col, sums);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
+    to.Store(sums, row, col);
+  }
+};
+
 template <typename T>
 struct ElementOf {
   Rows<const T> x;
@@ -58,10 +55,6 @@ struct ElementOf {
     x.Load(row, col, out);
   }
 };
-
-__device__ __forceinline__ float Sigmoid(float x) {
-  return 1.0f / (1.0f + __expf(-x));
-}
 
 template <int kWidth>
 struct SwiGluOf {
@@ -118,7 +111,7 @@ struct RopeArgs {
 // Computes in double precision, so that far positions lose nothing.
 __global__ void __launch_bounds__(kThreads)
     ComputeAngles(float2* angles, int32_t length, int32_t head_dim, double theta,
-                  RopeScaling scaling, bool inverse) {
+                  RopeScaling scaling, bool inverse, int32_t first, int32_t stride) {
   Begin();
   const int64_t index = ThreadIndex();
   const int32_t half = head_dim / 2;
@@ -128,7 +121,8 @@ __global__ void __launch_bounds__(kThreads)
   const double turns = exp2(-2.0 * i / head_dim * log2(theta)) / kTurn;
   double sine;
   double cosine;
-  sincospi(static_cast<double>(index / half) * (2.0 * scaling.Scaled(turns, i)), &sine, &cosine);
+  const auto position = static_cast<double>(first + index / half * stride);
+  sincospi(position * (2.0 * scaling.Scaled(turns, i)), &sine, &cosine);
   angles[index] =
       make_float2(static_cast<float>(scaling.attention_factor * cosine),
                   static_cast<float>(scaling.attention_factor * (inverse ? -sine : sine)));
@@ -183,6 +177,16 @@ void AddBias(Context& context, const AddBiasParams& params) {
   });
 }
 
+void Add(Context& context, const AddParams& params) {
+  WithType(params.to.dtype, [&]<typename T>(T) {
+    WithWidth(InFours(params.from) && InFours(params.to), [&](auto width) {
+      LaunchElements<width()>(
+          context, "Add", params.to.rows, params.to.cols,
+          AddElements<T, width()>{RowsOf<const T>(params.from), RowsOf<T>(params.to)});
+    });
+  });
+}
+
 void BiasBackward(Context& context, const BiasBackwardParams& params) {
   const Tensor& grad = params.grad_out;
   WithType(grad.dtype, [&]<typename T>(T) {
@@ -219,8 +223,9 @@ void Rope(Context& context, const RopeParams& params) {
   if (angles == nullptr) return;
   eta::cuda::Launch(context.device, "Rope", {.grid = BlocksOf(count), .block = kThreads},
                     ComputeAngles, angles, params.length, params.head_dim, params.theta,
-                    params.scaling, params.inverse);
-  const auto query_heads = static_cast<int32_t>(params.q.cols / params.head_dim);
+                    params.scaling, params.inverse, params.first, params.stride);
+  const auto query_heads =
+      params.q.empty() ? 0 : static_cast<int32_t>(params.q.cols / params.head_dim);
   const auto kv_heads = static_cast<int32_t>(params.k.cols / params.head_dim);
   const RopeArgs args = {.q = RowsOf<__nv_bfloat16>(params.q),
                          .k = RowsOf<__nv_bfloat16>(params.k),
@@ -229,7 +234,7 @@ void Rope(Context& context, const RopeParams& params) {
                          .heads = query_heads + kv_heads,
                          .head_dim = params.head_dim,
                          .length = params.length,
-                         .rows = params.q.rows};
+                         .rows = params.k.rows};
   WithWidth(InFours(params.q) && InFours(params.k) && half % 4 == 0, [&](auto width) {
     eta::cuda::Launch(
         context.device, "Rope",
