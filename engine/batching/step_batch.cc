@@ -6,6 +6,11 @@
 #include "kernels/system/failpoint.h"
 
 namespace eta {
+namespace {
+
+constexpr size_t kSlice = Model::max_logit_rows();
+
+}  // namespace
 
 StepBatch::StepBatch(Model& model, const KvCache& cache) : model_(model), cache_(cache) {}
 
@@ -51,7 +56,6 @@ void StepBatch::Draw(std::span<RowLogits> logits) {
   logits_ = logits;
   logit_rows_.clear();
   samples_.clear();
-  constexpr size_t kSlice = Model::max_logit_rows();
   for (size_t i = 0; i < logits.size(); ++i) {
     logit_rows_.push_back(logits[i].row);
     samples_.push_back(logits[i].sample);
@@ -61,6 +65,26 @@ void StepBatch::Draw(std::span<RowLogits> logits) {
     const size_t count = std::min(kSlice, logits.size() - begin);
     model_.ComputeLogits(std::span(logit_rows_).subspan(begin, count));
     model_.Sample(std::span(samples_).subspan(begin, count));
+  }
+  DownloadLogits(logits);
+}
+
+// Few rows want them, so they are computed once more, after the samples of all rows: a download
+// ends what a device has recorded.
+void StepBatch::DownloadLogits(std::span<const RowLogits> logits) {
+  logit_rows_.clear();
+  std::vector<float*> outs;
+  for (const RowLogits& wanted : logits) {
+    if (wanted.logits == nullptr) continue;
+    logit_rows_.push_back(wanted.row);
+    outs.push_back(wanted.logits);
+  }
+  for (size_t begin = 0; begin < outs.size(); begin += kSlice) {
+    const size_t count = std::min(kSlice, outs.size() - begin);
+    model_.ComputeLogits(std::span(logit_rows_).subspan(begin, count));
+    for (size_t i = 0; i < count; ++i) {
+      model_.DownloadLogits(static_cast<int32_t>(i), outs[begin + i]);
+    }
   }
 }
 

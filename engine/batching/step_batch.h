@@ -17,7 +17,8 @@ namespace eta {
 // A row of the step whose logits are wanted.
 struct RowLogits {
   int32_t row = 0;
-  SampleRow sample;  // logits_row is the batch's own
+  SampleRow sample;         // logits_row is the batch's own
+  float* logits = nullptr;  // where all of them are to go, [V]: there after Finish; null: nowhere
 };
 
 class StepBatch {
@@ -68,6 +69,7 @@ class StepBatch {
 
  private:
   RowCounts CountsOf(int32_t row) const;
+  void DownloadLogits(std::span<const RowLogits> logits);
 
   Model& model_;
   const KvCache& cache_;

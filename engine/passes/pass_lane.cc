@@ -156,8 +156,9 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
       const int32_t position = member.rows.position + i;
       if (!run.WantLoss(member.rows, position)) continue;
       const int32_t next = run.tokens()[static_cast<size_t>(position) + 1];
-      logits.push_back(
-          {member.rows.row_begin + i, {.forced = next, .num_logprobs = run.pass().top ? 1 : 0}});
+      logits.push_back({member.rows.row_begin + i,
+                        {.forced = next, .num_logprobs = run.pass().top ? 1 : 0},
+                        member.run->LogitsOf(position)});
     }
     if (run.WantRecall(member.rows)) {
       std::fill(above_.begin(), above_.end(), 0);

@@ -16,7 +16,9 @@ void AddTo(std::vector<int64_t>& sums, std::span<const int64_t> more) {
 
 }  // namespace
 
-PassRun::PassRun(PassRunOptions options, const ModelConfig& config) : options_(std::move(options)) {
+PassRun::PassRun(PassRunOptions options, const ModelConfig& config)
+    : options_(std::move(options)), vocab_size_(static_cast<size_t>(config.vocab_size)) {
+  outcome_.logits.resize(pass().logit_rows.size() * vocab_size_);
   if (pass().shadow) {
     const size_t row_layers = (pass().tokens.size() - static_cast<size_t>(pass().decode_from)) *
                               static_cast<size_t>(config.num_layers);
@@ -63,6 +65,13 @@ SequenceRows PassRun::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.calibrate = prefill && pass().bins && num_computed >= pass().collect_from && AreNew(rows);
   rows.block_table = blocks;
   return rows;
+}
+
+float* PassRun::LogitsOf(int32_t position) {
+  const std::vector<int32_t>& rows = pass().logit_rows;
+  const auto found = std::lower_bound(rows.begin(), rows.end(), position);
+  if (found == rows.end() || *found != position) return nullptr;
+  return outcome_.logits.data() + static_cast<size_t>(found - rows.begin()) * vocab_size_;
 }
 
 void PassRun::AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted) {

@@ -60,6 +60,9 @@ class PassRun {
            position + 1 < num_tokens();
   }
 
+  // Where the logits of this row go, [V]; null: nowhere.
+  float* LogitsOf(int32_t position);
+
   void Count(const AttentionSums& sums) { outcome_.attention.Add(sums); }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
   void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
@@ -79,6 +82,7 @@ class PassRun {
  private:
   PassRunOptions options_;
   PassOutcome outcome_;
+  size_t vocab_size_;
   bool owed_ = false;
   int32_t measured_ = 0;  // rows [0, measured_) have added to the outcome
 };

@@ -18,6 +18,9 @@
 
 namespace eta {
 
+// The logits that a pass may hold in memory.
+inline constexpr int64_t kMaxPassLogitBytes = int64_t{256} << 20;
+
 struct Pass {
   std::string id;               // tells it apart in reports
   std::string tenant;           // likewise
@@ -28,6 +31,9 @@ struct Pass {
   int32_t decode_from = 0;
   // Wanted: -log p(tokens[i + 1]) of every row i >= *loss_from but the last token's.
   std::optional<int32_t> loss_from;
+  // Wanted: all logits of these rows, each of which has a loss; ascending. At most
+  // kMaxPassLogitBytes.
+  std::vector<int32_t> logit_rows;
   bool top = false;  // wanted: of every row with a loss, whether tokens[i + 1] is the most probable
   bool recall = false;            // of the decode rows; reads every key once more
   bool shadow = false;            // of the decode rows: what full attention would have given;
@@ -38,6 +44,7 @@ struct Pass {
 
 struct PassOutcome {
   std::vector<float> losses;            // nats, in row order
+  std::vector<float> logits;            // [logit_rows, V]
   std::vector<uint8_t> top;             // 0 or 1 beside each loss, if wanted
   AttentionSums attention;              // of the decode rows
   std::vector<int64_t> above;           // [L, HQ], with recall: keys with S >= tau_eff ...

@@ -1,6 +1,7 @@
 #include "engine/request/pass_validation.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,27 @@ absl::Status CheckBins(const Pass& pass) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLogitRows(const Pass& pass, int32_t vocab_size) {
+  if (pass.logit_rows.empty()) return absl::OkStatus();
+  if (!pass.loss_from) return InvalidField("logit_rows", "needs loss_from beside it");
+  const int64_t most = kMaxPassLogitBytes / (int64_t{vocab_size} * int64_t{sizeof(float)});
+  if (std::ssize(pass.logit_rows) > most) {
+    return InvalidField("logit_rows",
+                        absl::StrCat("at most ", most, ": the logits of so many rows are ",
+                                     kMaxPassLogitBytes >> 20, " MiB"));
+  }
+  const int64_t last = std::ssize(pass.tokens) - 2;
+  int32_t least = *pass.loss_from;
+  for (const int32_t row : pass.logit_rows) {
+    if (row < least || row > last) {
+      return InvalidField("logit_rows", absl::StrCat("must ascend from ", *pass.loss_from, " to ",
+                                                     last, " at most"));
+    }
+    least = row + 1;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidatePass(const Pass& pass, const EngineInfo& model, const Limits& limits) {
@@ -47,6 +69,7 @@ absl::Status ValidatePass(const Pass& pass, const EngineInfo& model, const Limit
   if (pass.loss_from && (*pass.loss_from < 0 || *pass.loss_from >= num_tokens)) {
     return OutOfRange("loss_from", 0, num_tokens - 1);
   }
+  RETURN_IF_ERROR(CheckLogitRows(pass, model.config.vocab_size));
   RETURN_IF_ERROR(CheckBins(pass));
   return ValidateAttention(pass.attention, model);
 }
