@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
+
+#include "calibration/solvers/divergence.h"
 
 namespace eta {
 
@@ -37,19 +38,10 @@ double LogSumExp(std::span<const double> logits) {
 }
 
 LogitAlignment AlignLogits(std::span<const float> full, std::span<const float> sparse) {
-  const std::vector<double> a(full.begin(), full.end());
-  const std::vector<double> b(sparse.begin(), sparse.end());
-  const double a_lse = LogSumExp(a);
-  const double b_lse = LogSumExp(b);
-  LogitAlignment alignment = {.cosine = AlignVectors(full, sparse).cosine};
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double log_p = a[i] - a_lse;
-    alignment.kl += std::exp(log_p) * (log_p - (b[i] - b_lse));
-  }
-  alignment.kl = std::max(alignment.kl, 0.0);  // below 0 by rounding alone
-  alignment.same_best = std::ranges::max_element(full) - full.begin() ==
-                        std::ranges::max_element(sparse) - sparse.begin();
-  return alignment;
+  return {.cosine = AlignVectors(full, sparse).cosine,
+          .kl = KlDivergence(full, sparse),
+          .same_best = std::ranges::max_element(full) - full.begin() ==
+                       std::ranges::max_element(sparse) - sparse.begin()};
 }
 
 }  // namespace eta

@@ -1,6 +1,5 @@
-// KL(first || other) of the next token's distribution, at chosen rows of the same text: how far a
-// way of attending is from the first one. A ratio of perplexities falls below 1 where leaving out
-// keys happens to help; the divergence does not.
+// The divergence of ways of attending from the first one (solvers/divergence.h), at chosen rows of
+// the same text.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +8,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "calibration/evaluation/perplexity/even_sample.h"
+#include "calibration/solvers/divergence.h"
+#include "calibration/solvers/even_sample.h"
 
 namespace eta {
 
 // Logits of the first way of attending that a comparison may hold in memory.
 inline constexpr int64_t kMaxKeptLogitBytes = int64_t{4} << 30;
-
-// The chosen rows of the first way of attending.
-struct KeptLogits {
-  int32_t vocab_size = 0;
-  std::vector<float> rows;  // [rows, V]
-};
 
 // InvalidArgument, naming `kl`, if that share of `rows` rows does not fit.
 absl::Status CheckDivergenceShare(double share, int64_t rows, int32_t vocab_size);
@@ -42,12 +36,10 @@ class DivergenceMeter {
 
  private:
   EvenSample sample_;
-  KeptLogits& first_;
-  const bool is_first_;
+  const size_t vocab_size_;
+  KeptDivergence divergence_;
   std::vector<int32_t> chosen_;
   std::vector<float> logits_;
-  int64_t measured_ = 0;
-  double sum_ = 0.0;
 };
 
 }  // namespace eta

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "calibration/evaluation/perplexity/even_sample.h"
+#include "calibration/solvers/even_sample.h"
 #include "engine/model/model.h"
 #include "engine/request/shadow/shadow_rows.h"
 
