@@ -212,6 +212,25 @@ TEST_F(PassLifecycle, WhatAPassMayAskForIsBounded) {
   EXPECT_EQ(refusal([](Pass& p) { p.decode_from = 101; }), "decode_from");
   EXPECT_EQ(refusal([](Pass& p) { p.loss_from = -1; }), "loss_from");
   EXPECT_EQ(refusal([](Pass& p) { p.loss_from = 100; }), "loss_from");
+  const auto without_losses = [](Pass& p) {
+    p.loss_from.reset();
+    p.logit_rows = {5};
+  };
+  EXPECT_EQ(refusal(without_losses), "logit_rows");
+  for (const std::vector<int32_t>& rows :
+       {std::vector<int32_t>{9}, {-1}, {99}, {12, 11}, {12, 12}, {1 << 30}}) {
+    const auto spoil = [&rows](Pass& p) {
+      p.loss_from = 10;
+      p.logit_rows = rows;
+    };
+    EXPECT_EQ(refusal(spoil), "logit_rows") << rows.front();
+  }
+  const auto beyond_memory = [&](Pass& p) {
+    const int64_t row_bytes = engine->info().config.vocab_size * int64_t{sizeof(float)};
+    p.loss_from = 0;
+    p.logit_rows.assign(static_cast<size_t>(kMaxPassLogitBytes / row_bytes) + 1, 7);
+  };
+  EXPECT_EQ(refusal(beyond_memory), "logit_rows");
   EXPECT_EQ(refusal([](Pass& p) { p.collect_from = -1; }), "collect_from");
   EXPECT_EQ(refusal([](Pass& p) { p.collect_from = 101; }), "collect_from");
   EXPECT_EQ(refusal([](Pass& p) { p.bins->count = 0; }), "bins.count");

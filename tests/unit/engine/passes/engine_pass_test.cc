@@ -46,6 +46,9 @@ std::vector<Pass> RaggedPasses(const ModelConfig& config) {
                         .profile = MakeProfile(config, i % 8 == 2)};
     }
     if (i != 3) pass.loss_from = i * 3;
+    if (i % 3 != 0) {
+      for (int32_t row = i * 3; row + 1 < length; row += 1 + i % 4) pass.logit_rows.push_back(row);
+    }
     pass.top = i % 2 == 0;
     pass.recall = i % 3 == 0;
     if (i % 2 == 1) {
@@ -141,6 +144,10 @@ class HandRun {
       ASSERT_TRUE(model_->Finish().ok());
       outcome.losses.push_back(-sample.logprob);
       if (pass.top) outcome.top.push_back(greedy.token == sample.forced ? 1 : 0);
+      if (!std::ranges::binary_search(pass.logit_rows, position)) continue;
+      outcome.logits.resize(outcome.logits.size() + static_cast<size_t>(config().vocab_size));
+      model_->ComputeLogits(std::vector<int32_t>{position - begin});
+      model_->DownloadLogits(0, &*(outcome.logits.end() - config().vocab_size));
     }
     ASSERT_TRUE(model_->Finish().ok());
     if (rows.kind != RowKind::kDecode) return;
@@ -164,6 +171,10 @@ void ExpectSameOutcome(const absl::StatusOr<PassOutcome>& got, const PassOutcome
     ASSERT_NEAR(got->losses[i], expected.losses[i], tolerance) << where << ", loss " << i;
   }
   EXPECT_EQ(got->top, expected.top) << where;
+  ASSERT_EQ(got->logits.size(), expected.logits.size()) << where;
+  for (size_t i = 0; i < expected.logits.size(); ++i) {
+    ASSERT_NEAR(got->logits[i], expected.logits[i], 4 * tolerance) << where << ", logit " << i;
+  }
   EXPECT_EQ(got->attention.decode_rows, expected.attention.decode_rows) << where;
   EXPECT_EQ(got->attention.kv_bytes_dense, expected.attention.kv_bytes_dense) << where;
   EXPECT_EQ(got->collected_rows, expected.collected_rows) << where;
