@@ -63,6 +63,12 @@ class Writer {
     if (!hits) return;
     for (const int64_t count : {hits->asked, hits->full, hits->frozen, hits->kept}) Number(count);
   }
+  void Optional(const std::optional<Divergence>& divergence) {
+    Boolean(divergence.has_value());
+    if (!divergence) return;
+    Number(divergence->nats);
+    Number(divergence->rows);
+  }
   void Raw(std::string_view bytes) { bytes_ += bytes; }
 
   std::string& bytes() { return bytes_; }
@@ -125,6 +131,11 @@ class Reader {
     if (!Flag()) return;
     NeedleHits& read = hits.emplace();
     for (int64_t* count : {&read.asked, &read.full, &read.frozen, &read.kept}) Number(*count);
+  }
+  void Optional(std::optional<Divergence>& divergence) {
+    if (!Flag()) return;
+    Number(divergence.emplace().nats);
+    Number(divergence->rows);
   }
   // Reads a byte that must be 0 or 1.
   bool Flag() {
@@ -197,6 +208,7 @@ void VisitNumbers(Stream& stream, Content& content) {
   stream.Setting(content.settings.temper_special);
   stream.Optional(content.settings.min_mass);
   stream.Optional(content.relative_c);
+  if (content.relative_c) stream.Optional(content.evidence.divergence);
   stream.Setting(content.settings.confirm);
   stream.Setting(content.settings.sparse_prefill);
 }

@@ -83,7 +83,18 @@ void Write(const AttentionField& field, const std::optional<T>& value, JsonWrite
   }
 }
 
-void Write(const ProfileEvidence& evidence, JsonWriter& json) {
+void Write(const std::optional<Divergence>& divergence, JsonWriter& json) {
+  if (!divergence) {
+    json.Value(nullptr);
+    return;
+  }
+  json.BeginObject();
+  json.Key("nats").Value(divergence->nats);
+  json.Key("rows").Value(divergence->rows);
+  json.End();
+}
+
+void Write(const ProfileEvidence& evidence, bool relative, JsonWriter& json) {
   const auto or_null = [&json](std::string_view key, const std::optional<double>& value) {
     json.Key(key);
     if (value) return json.Value(*value);
@@ -123,6 +134,7 @@ void Write(const ProfileEvidence& evidence, JsonWriter& json) {
   or_null("retained_mass_p1", evidence.retained_mass_p1);
   Write("single_needles", evidence.single_needles, json);
   Write("multi_needles", evidence.multi_needles, json);
+  if (relative) Write(evidence.divergence, json.Key("divergence"));
   json.End();
 }
 
@@ -207,7 +219,16 @@ absl::Status ReadNeedles(JsonFields& fields, const std::string& field,
   return counts.Finish();
 }
 
-absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
+absl::Status ReadDivergence(JsonFields& fields, std::optional<Divergence>& divergence) {
+  if (fields.IsNull("divergence")) return absl::OkStatus();
+  JsonFields numbers(fields.Object("divergence"), "evidence.divergence.");
+  Divergence& read = divergence.emplace();
+  read.nats = numbers.Number("nats");
+  read.rows = numbers.Integer("rows", 1, kMaxInteger);
+  return numbers.Finish();
+}
+
+absl::Status ReadEvidence(const Json& object, bool relative, ProfileEvidence& evidence) {
   JsonFields fields(object, "evidence.");
   evidence.perplexity_full = fields.Number("perplexity_full");
   evidence.perplexity_dynamic = NumberOrNull(fields, "perplexity_dynamic");
@@ -236,7 +257,10 @@ absl::Status ReadEvidence(const Json& object, ProfileEvidence& evidence) {
   evidence.retained_mass_p1 = NumberOrNull(fields, "retained_mass_p1");
   const absl::Status single = ReadNeedles(fields, "single_needles", evidence.single_needles);
   const absl::Status multi = ReadNeedles(fields, "multi_needles", evidence.multi_needles);
-  for (const absl::Status& status : {fields.Finish(), over_full, over_dynamic, single, multi}) {
+  const absl::Status divergence =
+      relative ? ReadDivergence(fields, evidence.divergence) : absl::OkStatus();
+  for (const absl::Status& status :
+       {fields.Finish(), over_full, over_dynamic, single, multi, divergence}) {
     RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
@@ -339,7 +363,7 @@ absl::StatusOr<std::string> ProfileToJson(const PortableProfile& profile) {
   json.Key("head_density").Value(content.reached.head_density);
   json.Key("union_density").Value(content.reached.union_density);
   json.End();
-  Write(content.evidence, json.Key("evidence"));
+  Write(content.evidence, content.relative_c.has_value(), json.Key("evidence"));
   json.Key("thresholds");
   if (content.relative_c) {
     json.Value(nullptr);
@@ -381,7 +405,8 @@ absl::StatusOr<PortableProfile> ProfileFromJson(std::string_view text) {
   ReadOperatingPoint(fields, content);
   const absl::Status target = ReadTarget(fields.Object("target"), content.target);
   const absl::Status reached = ReadReached(fields.Object("reached"), content.reached);
-  const absl::Status evidence = ReadEvidence(fields.Object("evidence"), content.evidence);
+  const absl::Status evidence =
+      ReadEvidence(fields.Object("evidence"), content.relative_c.has_value(), content.evidence);
   const size_t width = static_cast<size_t>(content.geometry.query_heads);
   if (!content.relative_c) {
     content.thresholds = ReadRows(fields, "thresholds", width);

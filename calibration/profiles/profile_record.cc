@@ -194,6 +194,17 @@ absl::Status CheckNeedles(const std::string& field, const std::optional<NeedleHi
   return InvalidField(field, "must be counts, 0 <= kept <= full, frozen <= asked");
 }
 
+absl::Status CheckDivergence(const ProfileContent& content) {
+  const std::optional<Divergence>& divergence = content.evidence.divergence;
+  if (!divergence) return absl::OkStatus();
+  constexpr char kField[] = "evidence.divergence";
+  if (!content.relative_c) return InvalidField(kField, "needs relative_threshold");
+  if (divergence->nats >= 0.0 && std::isfinite(divergence->nats) && divergence->rows >= 1) {
+    return absl::OkStatus();
+  }
+  return InvalidField(kField, "must be of at least 1 row, and finite nats, at least 0");
+}
+
 absl::Status CheckEvidence(const ProfileEvidence& evidence) {
   const auto perplexity = [](const char* field, double value) {
     return CheckPerplexity(std::string("evidence.perplexity_") + field, value);
@@ -258,8 +269,8 @@ absl::Status OtherProfileSchema(const std::string& sentence, bool relative,
                                 const std::string& field) {
   const std::string read =
       relative ? absl::StrCat(
-                     "its relative threshold was chosen for another estimate of masses "
-                     "than that of this build, which is of schema ",
+                     "its relative threshold was chosen for another estimate of masses, or by "
+                     "another search, than this build's, which are of schema ",
                      kRelativeSchemaVersion, "; calibrate it again")
                : absl::StrCat("this build reads ", kProfileSchemaVersion, ", or ",
                               kRelativeSchemaVersion, " with a relative threshold");
@@ -336,6 +347,7 @@ absl::Status CheckProfileContent(const ProfileContent& content) {
                                      std::pair{"union_density", content.reached.union_density}}) {
     RETURN_IF_ERROR(CheckRange(std::string("reached.") + field, value, 0, 1));
   }
+  RETURN_IF_ERROR(CheckDivergence(content));
   return CheckEvidence(content.evidence);
 }
 

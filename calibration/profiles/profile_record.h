@@ -19,11 +19,12 @@
 
 namespace eta {
 
-// The schemas that this build writes, and the only ones that it reads. Both have the same fields. A
-// relative threshold means something only beside the estimate of masses that it was chosen with
-// (eta-semantics.md, "Relative thresholds"): who changes the estimate raises the second.
+// The schemas that this build writes, and the only ones that it reads. The second has the
+// divergence besides. A relative threshold means something only beside the estimate of masses that
+// it was chosen with (eta-semantics.md, "Relative thresholds"): who changes the estimate raises the
+// second.
 inline constexpr int32_t kProfileSchemaVersion = 6;
-inline constexpr int32_t kRelativeSchemaVersion = 7;  // of profiles with a relative threshold
+inline constexpr int32_t kRelativeSchemaVersion = 8;  // of profiles with a relative threshold
 constexpr int32_t ProfileSchemaOf(bool relative) {
   return relative ? kRelativeSchemaVersion : kProfileSchemaVersion;
 }
@@ -91,6 +92,13 @@ struct NeedleHits {
   friend bool operator==(const NeedleHits&, const NeedleHits&) = default;
 };
 
+// KL(full || frozen) of the next token's distribution.
+struct Divergence {
+  double nats = 0.0;  // mean per token, at least 0
+  int64_t rows = 0;   // measured: an even sample of the held-out rows, at least 1
+  friend bool operator==(const Divergence&, const Divergence&) = default;
+};
+
 // Measurements on held-out text in decode-like block-sparse evaluation.
 struct ProfileEvidence {
   double perplexity_full = 0.0;              // above 0, like the other two
@@ -127,6 +135,7 @@ struct ProfileEvidence {
   // One needle in a window, and several of which one is asked for. Absent: not measured.
   std::optional<NeedleHits> single_needles;
   std::optional<NeedleHits> multi_needles;
+  std::optional<Divergence> divergence;  // of a relative profile alone; absent: not measured
   friend bool operator==(const ProfileEvidence&, const ProfileEvidence&) = default;
 };
 

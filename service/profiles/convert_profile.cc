@@ -85,6 +85,10 @@ void SetEvidence(const ProfileEvidence& in, v1::ProfileEvidence& out) {
   if (in.retained_mass_p1) out.set_retained_mass_p1(*in.retained_mass_p1);
   if (in.single_needles) SetNeedles(*in.single_needles, *out.mutable_single_needles());
   if (in.multi_needles) SetNeedles(*in.multi_needles, *out.mutable_multi_needles());
+  if (in.divergence) {
+    out.mutable_divergence()->set_nats(in.divergence->nats);
+    out.mutable_divergence()->set_rows(in.divergence->rows);
+  }
   out.set_dynamic_dominates(DynamicDominates(in));
   out.set_unverified(Unverified(in));
   if (const std::optional<ShareInterval> kept = KeptShare(AllNeedles(in))) {

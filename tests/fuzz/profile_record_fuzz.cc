@@ -67,6 +67,7 @@ void Schema3(InputReader& reader, eta::ProfileContent& content) {
   content.settings.uniform_floor = false;
   content.settings.temper_special = false;
   content.target = {eta::ProfileTargetKind::kRetainedMass, (kind & 8) != 0 ? Number(reader) : 0.9};
+  if (reader.Bool()) evidence.divergence = eta::Divergence{Number(reader), reader.Int(-1, 40)};
 }
 
 eta::ProfileContent Content(InputReader& reader) {

@@ -29,6 +29,11 @@ Json AsJson(const std::optional<PercentInterval>& interval) {
   return {{"low", interval->low}, {"high", interval->high}};
 }
 
+Json AsJson(const std::optional<Divergence>& divergence) {
+  if (!divergence) return nullptr;
+  return {{"nats", divergence->nats}, {"rows", divergence->rows}};
+}
+
 Json AsJson(const std::optional<NeedleHits>& hits) {
   if (!hits) return nullptr;
   return {
@@ -126,6 +131,10 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
     absl::StrAppendFormat(&table, "frozen to %s: %+.2f to %+.2f %% (95 %%)\n", base, interval->low,
                           interval->high);
   }
+  if (evidence.divergence) {
+    absl::StrAppendFormat(&table, "KL to full: %.3g nats per token, of %d rows\n",
+                          evidence.divergence->nats, evidence.divergence->rows);
+  }
   table += Unjudged(result);
   absl::StrAppendFormat(&table, "reached on the others: head %.4f, union %.4f",
                         reached.head_density, reached.union_density);
@@ -175,6 +184,7 @@ std::string CalibrationJson(const CalibrationRun& run, const CalibrationResult& 
       {"dynamic_dominates", DynamicDominates(evidence)},
       {"increase_over_full", AsJson(evidence.increase_over_full)},
       {"increase_over_dynamic", AsJson(evidence.increase_over_dynamic)},
+      {"divergence", AsJson(evidence.divergence)},
       {"reached",
        {{"soft_density", content.reached.soft_density},
         {"head_density", content.reached.head_density},

@@ -51,6 +51,13 @@ std::string DescribeIncrease(const char* base, bool known, const v1::PercentInte
                          interval.high());
 }
 
+// "KL to full: 0.00412 nats per token, of 1024 rows\n"; nothing where it was not measured.
+std::string DescribeDivergence(const v1::ProfileEvidence& evidence) {
+  if (!evidence.has_divergence()) return "";
+  return absl::StrFormat("KL to full: %.3g nats per token, of %d rows\n",
+                         evidence.divergence().nats(), evidence.divergence().rows());
+}
+
 std::string DescribeDocuments(const v1::ProfileEvidence& evidence) {
   std::string text =
       absl::StrFormat("documents: %d calibrated on", evidence.calibration_documents());
@@ -188,6 +195,7 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence) {
   return TextTable(columns, rows) +
          DescribeIncrease("full", evidence.has_increase_over_full(),
                           evidence.increase_over_full()) +
+         DescribeDivergence(evidence) +
          DescribeIncrease("dynamic", evidence.has_increase_over_dynamic(),
                           evidence.increase_over_dynamic());
 }
@@ -231,6 +239,9 @@ std::string Verdict(const v1::Profile& profile) {
     absl::StrAppendFormat(&text, " (95 %%: %.2f to %.2f)", interval.low(), interval.high());
   }
   if (evidence.unverified()) text += " (unverified: too few tokens for a verdict)";
+  if (evidence.has_divergence()) {
+    absl::StrAppendFormat(&text, ", KL %.3g nats", evidence.divergence().nats());
+  }
   if (evidence.has_retained_mass()) {
     absl::StrAppendFormat(&text, ", mass kept %.3f (p1 %.3f)", evidence.retained_mass(),
                           evidence.retained_mass_p1());

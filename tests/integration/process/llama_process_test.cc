@@ -137,6 +137,7 @@ TEST(LlamaProfileTest, ConstantsAreStoredAndNotServed) {
   profile->name = "constants";
   ProfileContent& content = profile->content;
   content.relative_c.reset();
+  content.evidence.divergence.reset();  // of relative thresholds alone
   content.thresholds.assign(
       static_cast<size_t>(content.geometry.layers * content.geometry.query_heads), 0.5f);
   content.settings.z = 2.0f;

@@ -255,7 +255,8 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   auto file = nlohmann::ordered_json::parse(server_->Export("good"));
   file["name"] = "relative";
   file["relative_threshold"] = -3.9;
-  file["schema_version"] = 7;
+  file["schema_version"] = 8;
+  file["evidence"]["divergence"] = nullptr;
   file["thresholds"] = nullptr;
   file["z"] = 0;
   file["floor"] = "none";
@@ -278,7 +279,12 @@ TEST_F(BadProfileTest, FilesOfRelativeProfilesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(field([](J& j) { j["sink_blocks"] = 1025; }), "sink_blocks");
   EXPECT_EQ(field([](J& j) { j["evidence"]["single_needles"]["kept"] = 7; }),
             "evidence.single_needles");
-  file["schema_version"] = 6;  // of an earlier estimate of masses
+  EXPECT_EQ(field([](J& j) { j["evidence"].erase("divergence"); }), "evidence.divergence");
+  EXPECT_EQ(field([](J& j) {
+              j["evidence"]["divergence"] = {{"nats", -0.1}, {"rows", 5}};
+            }),
+            "evidence.divergence");
+  file["schema_version"] = 7;  // of an earlier estimate of masses
   server_->Import(file.dump());
   EXPECT_THAT(server_->status,
               FailsWith(StatusCode::FAILED_PRECONDITION, "PROFILE_SCHEMA_MISMATCH"));

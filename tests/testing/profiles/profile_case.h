@@ -84,6 +84,7 @@ inline void MakeRelative(ProfileContent& content) {
   content.evidence.dynamic_union_density.reset();
   content.evidence.dynamic_recall.reset();
   content.evidence.increase_over_dynamic.reset();
+  content.evidence.divergence = Divergence{.nats = 0.0041, .rows = 512};
 }
 
 inline PutProfile MakePut(const std::string& name, uint32_t seed,

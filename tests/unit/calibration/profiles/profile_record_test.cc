@@ -92,7 +92,7 @@ std::string Resealed(std::string blob) {
   return blob + Sha256Hex(blob).value();
 }
 
-// Digests that schema 6 had when it came: stored profiles load to the same bits.
+// Digests that the schemas had when they came: stored profiles load to the same bits.
 TEST(ProfileBlob, TheBytesOfASchemaStay) {
   ProfileContent content = MakeContent(2);
   content.settings.sink_blocks = 3;
@@ -104,9 +104,9 @@ TEST(ProfileBlob, TheBytesOfASchemaStay) {
   content.settings.sparse_prefill = true;
   content.settings.offset = 0.5f;
   EXPECT_EQ(*ProfileContentDigest(content),
-            "480dae2a2f53d79bb687fc392ab77db243337a75eab2ba0ae77bbc089eb18bc0");
+            "ce3742252392b4e8644a0dedc58d7b7c4f7a4d644054aed23934db16a3201144");
   EXPECT_EQ(kProfileSchemaVersion, 6);
-  EXPECT_EQ(kRelativeSchemaVersion, 7);
+  EXPECT_EQ(kRelativeSchemaVersion, 8);
 }
 
 // bad input: Profiles | of another schema | FAILED_PRECONDITION, PROFILE_SCHEMA_MISMATCH |
@@ -258,6 +258,18 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
             "evidence.multi_needles");
   EXPECT_EQ(field([](R& r) { r.content.target.kind = ProfileTargetKind::kRetainedMass; }),
             "target.kind");
+  EXPECT_EQ(field([](R& r) { r.content.evidence.divergence = {.nats = 0.1, .rows = 5}; }),
+            "evidence.divergence")
+      << "of constants";
+  for (const Divergence& bad :
+       {Divergence{.nats = -0.1, .rows = 5}, Divergence{.nats = NAN, .rows = 5},
+        Divergence{.nats = INFINITY, .rows = 5}, Divergence{.nats = 0.1, .rows = 0}}) {
+    const auto spoil = [&bad](R& r) {
+      MakeRelative(r.content);
+      r.content.evidence.divergence = bad;
+    };
+    EXPECT_EQ(field(spoil), "evidence.divergence");
+  }
   EXPECT_EQ(field([](R& r) { r.content.evidence.perplexity_full = INFINITY; }),
             "evidence.perplexity_full");
   EXPECT_EQ(field([](R& r) { r.content.evidence.calibration_tokens = 0; }),
@@ -455,6 +467,18 @@ TEST(ProfileJson, ARelativeProfileComesBack) {
   EXPECT_EQ(field("special_keys", "drop"), "special_keys");
   EXPECT_EQ(field("min_mass", 0), "min_mass");
   EXPECT_EQ(field("sink_blocks", 1e9), "sink_blocks");
+  const auto of_evidence = [&json](const nlohmann::ordered_json& divergence) {
+    auto changed = json;
+    changed["evidence"]["divergence"] = divergence;
+    return GetErrorDetail(ProfileFromJson(changed.dump()).status()).field;
+  };
+  EXPECT_EQ(json["evidence"]["divergence"]["rows"], 512);
+  EXPECT_EQ(of_evidence(nullptr), "content_sha256");
+  EXPECT_EQ(of_evidence({{"nats", 0.5}}), "evidence.divergence.rows");
+  EXPECT_EQ(of_evidence({{"nats", "low"}, {"rows", 5}}), "evidence.divergence.nats");
+  EXPECT_EQ(of_evidence({{"nats", 0.5}, {"rows", 0}}), "evidence.divergence.rows");
+  profile.content.evidence.divergence.reset();
+  EXPECT_EQ(ProfileFromJson(ProfileToJson(profile).value()).value(), profile);
 }
 
 TEST(ProfileJson, ARelativeThresholdOfAnotherEstimateIsFailedPrecondition) {

@@ -388,6 +388,17 @@ TEST(EtactlProfileText, TellsOfMassAndNeedles) {
                         "needles: single 6 of 6, multi 4 of 6 (full attention 6); kept 75 % ("));
 }
 
+TEST(EtactlProfileText, TellsOfTheDivergenceWhereItWasMeasured) {
+  v1::Profile profile = LegalProfile();
+  EXPECT_THAT(DescribeProfile(profile), Not(HasSubstr("KL")));
+  EXPECT_THAT(Verdict(profile), Not(HasSubstr("KL")));
+  profile.mutable_evidence()->mutable_divergence()->set_nats(0.004123);
+  profile.mutable_evidence()->mutable_divergence()->set_rows(1024);
+  EXPECT_THAT(DescribeProfile(profile),
+              HasSubstr("KL to full: 0.00412 nats per token, of 1024 rows\n"));
+  EXPECT_THAT(Verdict(profile), HasSubstr("perplexity +0.50 %, KL 0.00412 nats, "));
+}
+
 TEST(EtactlProfileText, TellsOfNeedlesThatFullAttentionDidNotFind) {
   v1::Profile profile = LegalProfile();
   for (v1::NeedleHits* hits : {profile.mutable_evidence()->mutable_single_needles(),
