@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "calibration/calibrate/divergence_rows.h"
 #include "calibration/calibrate/pass_batch.h"
+#include "calibration/solvers/interval.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
@@ -19,13 +21,13 @@ size_t CollectWindow(const ModelConfig& config, const ScoreBins& bins) {
   return std::clamp<size_t>(static_cast<size_t>(kMaxCellBytes / bytes), 1, kWindow);
 }
 
+}  // namespace
+
 int64_t TotalTokens(TokenSpans sequences) {
   int64_t tokens = 0;
   for (const auto& sequence : sequences) tokens += static_cast<int64_t>(sequence.size());
   return tokens;
 }
-
-}  // namespace
 
 CalibrationPasses::CalibrationPasses(Engine& engine, const std::string& id,
                                      const std::string& tenant, CalibrationClock& clock,
@@ -65,8 +67,17 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
                                                              const AttentionChoice& attention,
                                                              Wanted wanted) {
   const bool full = attention.mode == AttentionMode::kFull;
+  DivergenceRows chosen;
+  KeptLogits none;
+  KeptLogits& first = wanted.full_logits != nullptr ? *wanted.full_logits : none;
+  if (wanted.full_logits != nullptr) {
+    first.vocab_size = engine_.info().config.vocab_size;
+    chosen = ChooseDivergenceRows(sequences, first.vocab_size);
+  }
+  KeptDivergence divergence(first);
   const auto make = [&](size_t i) {
     Pass pass = Start(sequences[i], attention);
+    if (wanted.full_logits != nullptr) pass.logit_rows = chosen.of_sequence[i];
     if (!full) pass.decode_from = DecodeFrom(sequences[i]);
     if (wanted.perplexity) pass.loss_from = DecodeFrom(sequences[i]);
     pass.recall = wanted.recall && !full;
@@ -74,12 +85,18 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
     return pass;
   };
   DecodeMeter meter;
-  const auto collect = [&meter](size_t /*i*/, const PassOutcome& outcome) {
+  const auto collect = [&](size_t /*i*/, const PassOutcome& outcome) {
     meter.Add(outcome);
+    divergence.Add(outcome.logits);
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(Run(sequences, kWindow, make, collect));
-  return meter.Measurement();
+  DecodeMeasurement measurement = meter.Measurement();
+  if (const std::vector<float>& rows = divergence.rows(); !rows.empty()) {
+    measurement.divergence = {
+        .nats = BlockMeanInterval(rows).mean, .rows = rows, .block = chosen.block};
+  }
+  return measurement;
 }
 
 absl::StatusOr<std::vector<bool>> CalibrationPasses::Retrieve(std::span<const NeedleWindow> windows,

@@ -13,6 +13,7 @@
 #include "calibration/calibrate/collected_cells.h"
 #include "calibration/calibrate/decode_measurement.h"
 #include "calibration/needles/needle.h"
+#include "calibration/solvers/divergence.h"
 #include "engine/front/engine.h"
 
 namespace eta {
@@ -23,6 +24,8 @@ using TokenSpans = std::span<const std::span<const int32_t>>;
 inline int32_t DecodeFrom(std::span<const int32_t> sequence) {
   return static_cast<int32_t>(sequence.size() / 2);
 }
+
+int64_t TotalTokens(TokenSpans sequences);
 
 class CalibrationPasses {
  public:
@@ -40,6 +43,10 @@ class CalibrationPasses {
     bool perplexity = false;
     bool recall = false;
     bool mass = false;  // retained mass
+    // Full attention's logits, with perplexity: full attention fills them in, at a sample of the
+    // rows (divergence_rows.h), and any other attention measures its divergence from them, on the
+    // same sequences. Null: not wanted.
+    KeptLogits* full_logits = nullptr;
   };
   // Measures the second halves of the sequences as decode rows. With full attention only perplexity
   // is measured. Errors are those of RunPasses.

@@ -1,6 +1,8 @@
 #include "calibration/calibrate/calibration_verdict.h"
 
+#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -21,9 +23,9 @@ std::string Readable(const PerplexityIncrease& increase) {
   return text;
 }
 
-// `base`: what the perplexity is compared with.
+// `base`: what the perplexity is compared with; `judge`: and by what.
 absl::Status JudgeIncrease(const char* field, const char* base, double bound,
-                           const PerplexityIncrease& increase) {
+                           const PerplexityIncrease& increase, const char* judge = "") {
   if (increase.percent <= bound) return absl::OkStatus();
   std::map<std::string, std::string> metadata = {{"target", absl::StrCat(bound)},
                                                  {"nearest", absl::StrCat(increase.percent)}};
@@ -33,8 +35,8 @@ absl::Status JudgeIncrease(const char* field, const char* base, double bound,
   }
   return MakeError(absl::StatusCode::kFailedPrecondition,
                    absl::StrFormat("%s: wanted a perplexity at most %g %% over %s, the held-out "
-                                   "documents came to %s",
-                                   field, bound, base, Readable(increase)),
+                                   "documents came to %s%s",
+                                   field, bound, base, Readable(increase), judge),
                    {.reason = "TARGET_UNREACHABLE", .field = field, .metadata = metadata});
 }
 
@@ -67,6 +69,10 @@ void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence)
   evidence.head_density = result.frozen.head_density;
   evidence.union_density = result.frozen.union_density;
   evidence.recall = result.frozen.recall.value_or(1.0);
+  evidence.divergence.reset();
+  if (const std::optional<MeasuredDivergence>& measured = result.frozen.divergence) {
+    evidence.divergence = {.nats = measured->nats, .rows = std::ssize(measured->rows)};
+  }
   if (result.frozen.mass) {
     evidence.retained_mass = result.frozen.mass->mean;
     evidence.retained_mass_p1 = result.frozen.mass->p1;
@@ -75,9 +81,16 @@ void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence)
 
 absl::Status JudgeHeldOut(const ProfileTarget& target, const CalibrationResult& result) {
   switch (target.kind) {
-    case ProfileTargetKind::kMaxPerplexityIncrease:
-      return JudgeIncrease("target.max_perplexity_increase", "full attention's", target.value,
-                           IncreaseOver(result.full, result.frozen));
+    case ProfileTargetKind::kMaxPerplexityIncrease: {
+      constexpr char kField[] = "target.max_perplexity_increase";
+      constexpr char kBase[] = "full attention's";
+      const absl::Status text =
+          JudgeIncrease(kField, kBase, target.value, IncreaseOver(result.full, result.frozen));
+      if (!text.ok() || !result.frozen.divergence) return text;
+      return JudgeIncrease(kField, kBase, target.value,
+                           IncreaseByDivergence(*result.frozen.divergence),
+                           " by their divergence from it");
+    }
     case ProfileTargetKind::kDynamicUnionDensity:
       return JudgeIncrease("target.dynamic_union_density", "dynamic thresholds'", target.value,
                            IncreaseOver(*result.dynamic, result.frozen));

@@ -11,7 +11,8 @@ namespace eta {
 // are.
 void SetMeasurements(const CalibrationResult& result, ProfileEvidence& evidence);
 
-// OK if the target bounds nothing, or what was measured is within the bound.
+// OK if the target bounds nothing, or what was measured is within the bound. An increase over full
+// attention is judged by the text and, if it was measured, by the divergence.
 // FailedPrecondition, TARGET_UNREACHABLE, otherwise; metadata has `target`, the bound, and
 // `nearest`, what was measured: an increase in percent, with `low` and `high`, its 95 % interval,
 // or a retained mass, with `p1`. REQUIRES of the target retained_mass: result.frozen.mass.

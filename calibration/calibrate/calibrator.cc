@@ -59,12 +59,6 @@ std::vector<std::span<const int32_t>> Fine(const std::vector<std::vector<int32_t
   return fine;
 }
 
-int64_t Rows(TokenSpans sequences) {
-  int64_t rows = 0;
-  for (const auto& sequence : sequences) rows += static_cast<int64_t>(sequence.size());
-  return rows;
-}
-
 // The density to ask for, so that a search ends at `reached` or above it. A search may end a
 // tolerance below what it is asked for. `reached` may be the most that there is, so the density
 // must lie within the tolerance of it: it is the tolerance above, rounded down by at most 0.000015.
@@ -142,18 +136,19 @@ class Calibration {
   bool Searched() const { return kind() != ProfileTargetKind::kMatchDynamic; }
 
   int64_t VerifyRows() const {
-    int64_t rows = (config_.has_predictor ? 3 : 2) * Rows(held_out_);
+    int64_t rows = (config_.has_predictor ? 3 : 2) * TotalTokens(held_out_);
     for (const NeedleWindow& window : prepared_.needles) {
       rows += 2 * static_cast<int64_t>(window.tokens.size());  // full and frozen
     }
-    return rows + (Searched() ? 0 : Rows(fine_));
+    return rows + (Searched() ? 0 : TotalTokens(fine_));
   }
   int64_t ExpectedRows() const {
-    int64_t rows = (Relative() ? 0 : Rows(calibration_)) + VerifyRows();
-    const int64_t coarse_rows = (job_.z_recall ? 2 : 1) * Rows(coarse_);
-    if (Searched()) rows += kExpectedMeasurements * (coarse_rows + Rows(fine_));
-    if (job_.z_recall) rows += Rows(fine_);
-    if (Bounded() || AsDynamic()) rows += Rows(coarse_) + Rows(fine_);  // what it compares with
+    int64_t rows = (Relative() ? 0 : TotalTokens(calibration_)) + VerifyRows();
+    const int64_t coarse_rows = (job_.z_recall ? 2 : 1) * TotalTokens(coarse_);
+    if (Searched()) rows += kExpectedMeasurements * (coarse_rows + TotalTokens(fine_));
+    if (job_.z_recall) rows += TotalTokens(fine_);
+    // What it compares with.
+    if (Bounded() || AsDynamic()) rows += TotalTokens(coarse_) + TotalTokens(fine_);
     return rows;
   }
 
@@ -237,18 +232,21 @@ class Calibration {
     }
     double nearest = base;
     double nearest_miss = std::numeric_limits<double>::infinity();
-    const auto measure = [&](double shift, auto value) -> absl::StatusOr<double> {
+    const auto measure = [&](double shift, auto value,
+                             KeptLogits* full_logits = nullptr) -> absl::StatusOr<double> {
       if (!last) {
         RETURN_IF_ERROR(ChooseZ(sequences, base + shift));
       }
-      ASSIGN_OR_RETURN(const DecodeMeasurement measured,
-                       passes_.Measure(sequences, Frozen(base + shift),
-                                       {.perplexity = Bounded(), .mass = ByMass()}));
+      ASSIGN_OR_RETURN(
+          const DecodeMeasurement measured,
+          passes_.Measure(sequences, Frozen(base + shift),
+                          {.perplexity = Bounded(), .mass = ByMass(), .full_logits = full_logits}));
       if (ByMass() && !measured.mass) return NoMass();
       if (last) {
         trials_.push_back({base + shift, measured});
         trials_.back().measured.losses = {};  // megabytes, like these
         trials_.back().measured.mass.reset();
+        trials_.back().measured.divergence.reset();
       }
       const double miss = Bounded()  ? value(measured)
                           : ByMass() ? -value(measured)
@@ -287,19 +285,20 @@ class Calibration {
   template <typename Measure>
   absl::StatusOr<ShiftResult> ApproachPerplexity(TokenSpans sequences, bool last,
                                                  const Measure& measure) {
-    ASSIGN_OR_RETURN(const DecodeMeasurement full,
-                     passes_.Measure(sequences, Full(), {.perplexity = true}));
+    KeptLogits logits;
+    KeptLogits* const full_logits = Relative() ? &logits : nullptr;
+    ASSIGN_OR_RETURN(
+        const DecodeMeasurement full,
+        passes_.Measure(sequences, Full(), {.perplexity = true, .full_logits = full_logits}));
     // The last search compares the upper end of the interval: what noise allows here, other text
     // would not keep.
     const auto perplexity = [&full, last](const DecodeMeasurement& measured) {
-      const PerplexityIncrease increase = IncreaseOver(full, measured);
-      if (!last || !increase.interval) return measured.perplexity;
-      return full.perplexity * (1.0 + increase.interval->high / 100.0);
+      return full.perplexity * (1.0 + JudgedIncrease(full, measured, last) / 100.0);
     };
     return SolvePerplexityShift(
         full.perplexity, job_.target.value,
         Within(last ? kFinePerplexitySearch : kCoarsePerplexitySearch, last),
-        [&](double shift) { return measure(shift, perplexity); });
+        [&](double shift) { return measure(shift, perplexity, full_logits); });
   }
 
   template <typename Measure>
@@ -337,25 +336,25 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  absl::Status MeasureHeldOut(const AttentionChoice& attention, DecodeMeasurement& measurement,
-                              bool mass = false) {
-    ASSIGN_OR_RETURN(
-        measurement,
-        passes_.Measure(held_out_, attention, {.perplexity = true, .recall = true, .mass = mass}));
-    return absl::OkStatus();
+  absl::StatusOr<DecodeMeasurement> MeasureHeldOut(const AttentionChoice& attention, bool mass) {
+    return passes_.Measure(held_out_, attention,
+                           {.perplexity = true,
+                            .recall = true,
+                            .mass = mass,
+                            .full_logits = Relative() ? &held_out_logits_ : nullptr});
   }
 
   absl::Status Verify(CalibrationResult& result) {
-    RETURN_IF_ERROR(MeasureHeldOut(Full(), result.full));
+    ASSIGN_OR_RETURN(result.full, MeasureHeldOut(Full(), /*mass=*/false));
     if (config_.has_predictor) {
-      RETURN_IF_ERROR(MeasureHeldOut(Dynamic(), result.dynamic.emplace()));
+      ASSIGN_OR_RETURN(result.dynamic, MeasureHeldOut(Dynamic(), /*mass=*/false));
     }
     return VerifyFrozen(result);
   }
 
   // At this shift. No needles are counted yet.
   absl::Status VerifyFrozen(CalibrationResult& result) {
-    RETURN_IF_ERROR(MeasureHeldOut(Frozen(shift_), result.frozen, /*mass=*/true));
+    ASSIGN_OR_RETURN(result.frozen, MeasureHeldOut(Frozen(shift_), /*mass=*/true));
     if (ByMass() && !result.frozen.mass) return NoMass();
     SetMeasurements(result, content_.evidence);
     content_.evidence.single_needles.reset();
@@ -377,7 +376,7 @@ class Calibration {
   // share of those was asked for. Any other target ends with `failure`, which names them.
   // Thresholds under which no z gives the recall that was asked for are passed over.
   absl::Status GoDenser(const absl::Status& failure, CalibrationResult& result) {
-    clock_.Expect(static_cast<int64_t>(kLowered.size() / 2) * Rows(held_out_));
+    clock_.Expect(static_cast<int64_t>(kLowered.size() / 2) * TotalTokens(held_out_));
     CalibrationJob asked = {.min_retrieval = job_.min_retrieval, .allow_loss = job_.allow_loss};
     asked.target.kind = ProfileTargetKind::kUnionDensity;
     if (AllNeedles(content_.evidence).full == 0) asked.min_retrieval.reset();
@@ -391,8 +390,10 @@ class Calibration {
         if (IsOfRecall(moved)) continue;
         RETURN_IF_ERROR(moved);
       }
-      if (result.frozen.perplexity < least) {
-        least = result.frozen.perplexity;
+      const DecodeMeasurement& frozen = result.frozen;
+      const double loss = frozen.divergence ? frozen.divergence->nats : frozen.perplexity;
+      if (loss < least) {
+        least = loss;
         best = shift_;
       }
       // Needles take longer to measure than the held-out documents, so they come last.
@@ -481,6 +482,7 @@ class Calibration {
   double shift_ = 0.0;               // shift of all constants
   std::vector<Trial> trials_;        // on the fine sequences, with the profile's z
   std::vector<bool> found_by_full_;  // of the needles; empty: not measured
+  KeptLogits held_out_logits_;       // of full attention; empty with a predictor
 };
 
 }  // namespace

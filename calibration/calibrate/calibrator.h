@@ -112,7 +112,13 @@ struct CalibrationResult {
 //                            attention's softmax on the calibration sequences, by the lower end of
 //                            the 95 % interval; refused if the held-out documents keep less
 //
-// Without a predictor both are chosen on the calibration sequences, which nothing else needs.
+// Without a predictor both are chosen on the calibration sequences, which nothing else needs. A
+// perplexity increase then is both what the text shows and exp(KL) - 1, where KL is the divergence
+// from full attention in nats per token (solvers/divergence.h): the larger one is searched by and
+// judged. The text's alone would flatter what prunes, since it falls below 0 where leaving out
+// blocks happens to help; exp(KL) - 1 is the increase on text that full attention itself would
+// write. A bound of 0 percent can so not be kept. The divergence is measured at an even sample of
+// the rows (divergence_rows.h).
 //
 // With a predictor the constants of match_dynamic are better than one soft density for every head:
 // they lose less perplexity at equal density. z per head is chosen under the shifted constants,

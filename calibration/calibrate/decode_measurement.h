@@ -18,6 +18,14 @@ struct RetainedMass {
   friend bool operator==(const RetainedMass&, const RetainedMass&) = default;
 };
 
+// KL(full || this) of the next token's distribution (solvers/divergence.h).
+struct MeasuredDivergence {
+  double nats = 0.0;        // mean per token
+  std::vector<float> rows;  // behind the mean: of each row of the sample, in order
+  int block = 1;            // rows of a block of its interval
+  friend bool operator==(const MeasuredDivergence&, const MeasuredDivergence&) = default;
+};
+
 struct DecodeMeasurement {
   double perplexity = 0.0;           // of the tokens after these rows; 0: no loss was asked for
   double head_density = 1.0;         // eta-semantics.md, "What is counted"; full attention: 1
@@ -26,6 +34,7 @@ struct DecodeMeasurement {
   int64_t rows = 0;                  // the rows behind the perplexity, or else behind the densities
   std::vector<float> losses;         // behind the perplexity: nats of each token, in order
   std::optional<RetainedMass> mass;  // absent: not asked for
+  std::optional<MeasuredDivergence> divergence;  // likewise, and of full attention
   friend bool operator==(const DecodeMeasurement&, const DecodeMeasurement&) = default;
 };
 

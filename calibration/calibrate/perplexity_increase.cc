@@ -1,5 +1,6 @@
 #include "calibration/calibrate/perplexity_increase.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "calibration/calibrate/calibration_passes.h"
@@ -21,6 +22,14 @@ int64_t Sum(const Sequences& sequences) {
   return tokens;
 }
 
+std::optional<PercentInterval> PercentOf(const MeanInterval& mean) {
+  if (!mean.half_width) return std::nullopt;
+  const PercentInterval interval = {.low = Percent(mean.mean - *mean.half_width),
+                                    .high = Percent(mean.mean + *mean.half_width)};
+  if (!std::isfinite(interval.low) || !std::isfinite(interval.high)) return std::nullopt;
+  return interval;
+}
+
 }  // namespace
 
 PerplexityIncrease IncreaseOver(const DecodeMeasurement& base, const DecodeMeasurement& measured) {
@@ -31,12 +40,23 @@ PerplexityIncrease IncreaseOver(const DecodeMeasurement& base, const DecodeMeasu
   for (size_t i = 0; i < differences.size(); ++i) {
     differences[i] = measured.losses[i] - base.losses[i];
   }
-  const MeanInterval mean = BlockMeanInterval(differences);
-  if (!mean.half_width) return increase;
-  const PercentInterval interval = {.low = Percent(mean.mean - *mean.half_width),
-                                    .high = Percent(mean.mean + *mean.half_width)};
-  if (std::isfinite(interval.low) && std::isfinite(interval.high)) increase.interval = interval;
+  increase.interval = PercentOf(BlockMeanInterval(differences));
   return increase;
+}
+
+PerplexityIncrease IncreaseByDivergence(const MeasuredDivergence& divergence) {
+  return {.percent = Percent(divergence.nats),
+          .interval = PercentOf(BlockMeanInterval(divergence.rows, divergence.block))};
+}
+
+double JudgedIncrease(const DecodeMeasurement& full, const DecodeMeasurement& measured,
+                      bool upper) {
+  const auto percent = [upper](const PerplexityIncrease& increase) {
+    return upper && increase.interval ? increase.interval->high : increase.percent;
+  };
+  const double of_text = percent(IncreaseOver(full, measured));
+  if (!measured.divergence) return of_text;
+  return std::max(of_text, percent(IncreaseByDivergence(*measured.divergence)));
 }
 
 int64_t MeasuredTokens(std::span<const std::vector<int32_t>> sequences) {

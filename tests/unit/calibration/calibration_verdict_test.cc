@@ -85,6 +85,26 @@ TEST(JudgeHeldOut, ABoundOverFullAttentionIsOfTheHeldOutDocuments) {
   EXPECT_GT(std::stod(detail.metadata.at("high")), 1.2);
 }
 
+TEST(JudgeHeldOut, ABoundOverFullAttentionIsOfTheDivergenceToo) {
+  const ProfileTarget target = {ProfileTargetKind::kMaxPerplexityIncrease, 1.0};
+  CalibrationResult result = Result(0.0, -0.5);
+  result.frozen.divergence =
+      MeasuredDivergence{.nats = 0.009, .rows = std::vector<float>(1024, 0.009f), .block = 64};
+  EXPECT_EQ(JudgeHeldOut(target, result), absl::OkStatus());
+  result.frozen.divergence->nats = 0.02;
+  const absl::Status status = JudgeHeldOut(target, result);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const ErrorDetail detail = GetErrorDetail(status);
+  EXPECT_EQ(detail.reason, "TARGET_UNREACHABLE");
+  EXPECT_EQ(detail.field, "target.max_perplexity_increase");
+  EXPECT_NEAR(std::stod(detail.metadata.at("nearest")), 2.02, 0.01);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("by their divergence from it"));
+  // Neither flatters the other.
+  result.frozen = Result(0.0, 1.2).frozen;
+  result.frozen.divergence = MeasuredDivergence{.nats = 0.001, .rows = {0.001f}};
+  EXPECT_FALSE(JudgeHeldOut(target, result).ok());
+}
+
 TEST(JudgeHeldOut, ABoundOverDynamicThresholdsIsOfTheHeldOutDocuments) {
   const ProfileTarget target = {ProfileTargetKind::kDynamicUnionDensity, 0.5};
   EXPECT_EQ(JudgeHeldOut(target, Result(-5.0, -4.6)), absl::OkStatus());
@@ -132,6 +152,18 @@ TEST(SetMeasurements, CarriesTheMassThatWasMeasured) {
   SetMeasurements(result, evidence);
   EXPECT_EQ(evidence.retained_mass, 0.957);
   EXPECT_EQ(evidence.retained_mass_p1, 0.88);
+}
+
+TEST(SetMeasurements, CarriesTheDivergenceBesideThePerplexity) {
+  CalibrationResult result = Result(0.0, 1.0);
+  result.frozen.divergence = MeasuredDivergence{.nats = 0.004, .rows = {0.003f, 0.005f}};
+  ProfileEvidence evidence;
+  SetMeasurements(result, evidence);
+  EXPECT_EQ(evidence.divergence, (Divergence{.nats = 0.004, .rows = 2}));
+  EXPECT_EQ(evidence.perplexity_frozen, result.frozen.perplexity);
+  result.frozen.divergence.reset();
+  SetMeasurements(result, evidence);
+  EXPECT_EQ(evidence.divergence, std::nullopt);
 }
 
 TEST(SetMeasurements, CarriesTheIntervals) {

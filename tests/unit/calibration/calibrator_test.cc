@@ -15,9 +15,11 @@
 
 #include "calibration/calibrate/calibration_job.h"
 #include "calibration/calibrate/collected_cells.h"
+#include "calibration/calibrate/divergence_rows.h"
 #include "calibration/calibrate/promises.h"
 #include "calibration/calibrate/retrieval_windows.h"
 #include "calibration/profiles/threshold_profile_of.h"
+#include "calibration/solvers/divergence.h"
 #include "calibration/solvers/frozen_threshold.h"
 #include "calibration/solvers/sample_split.h"
 #include "engine/base/error.h"
@@ -559,6 +561,49 @@ TEST(Calibrate, PlainModelIsSearchedAtOnce) {
   EXPECT_EQ(evidence.choice_documents, 0);
   EXPECT_EQ(evidence.held_out_documents, 14);
   EXPECT_LE(evidence.perplexity_frozen, evidence.perplexity_full * 1.2);
+}
+
+// Of the held-out documents, whose rows are few enough to be measured all.
+TEST(Calibrate, APlainModelsEvidenceHasTheDivergenceBesideThePerplexity) {
+  const CalibrationJob job = Job(ProfileTargetKind::kUnionDensity, 0.6);
+  const auto result = RunJob(OnPlain(), job).value();
+  const std::optional<Divergence>& divergence = result.content.evidence.divergence;
+  ASSERT_TRUE(divergence.has_value());
+  const std::vector<int32_t> sequence = SplitOf(job).held_out.at(0);
+  Pass pass = {.id = "hand", .tokens = sequence, .decode_from = kTokens, .loss_from = kTokens / 2};
+  for (int32_t row = kTokens / 2; row + 1 < kTokens; ++row) pass.logit_rows.push_back(row);
+  pass.attention = {.mode = AttentionMode::kFull};
+  const PassOutcome full = Measure(OnPlain(), pass).value();
+  pass.attention = UnderProfile(result.content);
+  pass.decode_from = kTokens / 2;
+  const PassOutcome frozen = Measure(OnPlain(), pass).value();
+  const auto width = static_cast<size_t>(OnPlain().info().config.vocab_size);
+  double nats = 0.0;
+  for (size_t row = 0; row < pass.logit_rows.size(); ++row) {
+    nats += KlDivergence(std::span(full.logits).subspan(row * width, width),
+                         std::span(frozen.logits).subspan(row * width, width));
+  }
+  nats /= static_cast<double>(pass.logit_rows.size());
+  EXPECT_EQ(divergence->rows, std::ssize(pass.logit_rows));
+  EXPECT_GT(divergence->nats, 0.0);
+  EXPECT_NEAR(divergence->nats, nats, 1e-3 * nats);
+  EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.divergence.has_value());
+}
+
+// Noise may have less perplexity where blocks are left out; its divergence grows all the same.
+TEST(Calibrate, APlainModelsBoundIsOfTheDivergenceToo) {
+  double densest = 1.01;
+  for (const double percent : {1.0, 20.0}) {
+    const auto result =
+        RunJob(OnPlain(), Judged(ProfileTargetKind::kMaxPerplexityIncrease, percent));
+    ASSERT_TRUE(result.ok()) << result.status();
+    const ProfileEvidence& evidence = result->content.evidence;
+    ASSERT_TRUE(evidence.divergence.has_value());
+    EXPECT_LE(std::expm1(evidence.divergence->nats) * 100.0, percent);
+    EXPECT_EQ(evidence.divergence->rows, kMaxDivergenceRows) << "of 1264 rows";
+    EXPECT_LT(evidence.union_density, densest);
+    densest = evidence.union_density;
+  }
 }
 
 TEST(Calibrate, DefaultsOfRequestsAreTheJobsOrTheModels) {
