@@ -137,6 +137,10 @@ ProfileTarget DefaultTarget(const ModelConfig& config) {
           kDefaultPerplexityIncrease};
 }
 
+bool LacksIndexMetric(const EngineInfo& info) {
+  return info.config.has_relative_thresholds() && !info.index_metric;
+}
+
 absl::Status CheckSampleSizes(size_t samples, int64_t tokens, int64_t max_tokens) {
   if (samples == 0) return InvalidField("samples", "at least one is needed");
   if (tokens <= max_tokens) return absl::OkStatus();

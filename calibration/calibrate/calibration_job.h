@@ -40,6 +40,10 @@ inline constexpr double kUngatedBeta = 20.0;
 // sparsest profile that stays within so much of full attention.
 ProfileTarget DefaultTarget(const ModelConfig& config);
 
+// Whether relative thresholds would read less if the model had an index metric (eta-semantics.md,
+// "Index kinds"): eta-eval index-metric measures one, and how much less.
+bool LacksIndexMetric(const EngineInfo& info);
+
 // Samples that have so many tokens together, or at least so many. INVALID_ARGUMENT (samples).
 absl::Status CheckSampleSizes(size_t samples, int64_t tokens, int64_t max_tokens);
 

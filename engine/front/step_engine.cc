@@ -150,6 +150,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.weights = options_.weights;
   info_.index_dtype = cache_->geometry().index_dtype;
   info_.index = cache_->geometry().index;
+  info_.index_metric = checkpoint.index_metric() != nullptr;
   info_.max_token_bytes = tokenizer_->max_token_bytes();
   info_.block_size = cache_->geometry().block_size;
   info_.sub_block = cache_->geometry().sub_block;

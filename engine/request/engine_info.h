@@ -21,6 +21,7 @@ struct EngineInfo {
   DType kv_dtype;
   DType index_dtype;
   IndexKind index = IndexKind::kMoment;  // as served: a flag may replace the model's
+  bool index_metric = false;  // records of outliers are made with the model's index metric
   WeightFormat weights = WeightFormat::kNative;
   size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
   int32_t block_size;          // b

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "calibration/calibrate/calibration_job.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
 #include "engine/request/request_validation.h"
@@ -92,6 +93,7 @@ void CalibrateReactor::OnEnd(const absl::StatusOr<ProfilePtr>& stored) {
     record().profile_version = (*stored)->version;
     v1::CalibrateResponse message;
     *message.mutable_profile() = ToMessage(**stored);
+    message.set_lacks_index_metric(LacksIndexMetric(service_.engine.info()));
     Enqueue(std::move(message));
   }
   End(stored.status());

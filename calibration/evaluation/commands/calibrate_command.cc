@@ -290,7 +290,8 @@ absl::Status CalibrateCommand::Run() const {
                               .text = absl::StrJoin(texts, " "),
                               .backend = engine->info().backend,
                               .output = output,
-                              .seconds = seconds()};
+                              .seconds = seconds(),
+                              .lacks_index_metric = LacksIndexMetric(engine->info())};
   RETURN_IF_ERROR(Write(result.content));
   const std::string report = json ? CalibrationJson(run, result) : CalibrationTable(run, result);
   std::fputs(report.c_str(), stdout);

@@ -143,6 +143,12 @@ std::string CalibrationTable(const CalibrationRun& run, const CalibrationResult&
   }
   table += "\n";
   table += OperatingPoint(result.content) + Retrieval(evidence);
+  if (run.lacks_index_metric) {
+    table +=
+        "no index metric, with which the model would read less: eta-eval index-metric measures "
+        "one, "
+        "and how much less; calibrate again then\n";
+  }
   if (DynamicDominates(evidence)) {
     table += "dynamic thresholds read no more and cost no more: use them without this profile\n";
   } else if (const NeedleHits hits = AllNeedles(evidence); hits.kept < hits.full) {

@@ -13,6 +13,7 @@ struct CalibrationRun {
   std::string backend;
   std::string output;
   double seconds = 0.0;
+  bool lacks_index_metric = false;  // LacksIndexMetric
 };
 
 // "match_dynamic", "union_density 0.35"

@@ -13,6 +13,7 @@
 #include "calibration/evaluation/commands/commands.h"
 #include "calibration/evaluation/commands/progress_bar.h"
 #include "calibration/evaluation/index_metric/index_metric.h"
+#include "calibration/evaluation/index_metric/index_savings.h"
 #include "calibration/evaluation/runtime/number_flags.h"
 #include "calibration/evaluation/runtime/program.h"
 #include "calibration/evaluation/text/windows.h"
@@ -97,6 +98,14 @@ absl::Status IndexMetricCommand::Run() const {
        .progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); }},
       path));
   std::printf("%s: %zu windows of %d tokens\n", path.c_str(), all.size(), context);
+  if (config.index != IndexKind::kOutlier) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const IndexSavings savings,
+                   MeasureIndexSavings(checkpoint, path, all.back(), backend));
+  std::printf(
+      "the last window reads %.1f %% of the cache without it (KL %.3g nats), %.1f %% with it "
+      "(KL %.3g nats): %.1f %% less\n",
+      100.0 * savings.without.union_density, savings.without.divergence,
+      100.0 * savings.with.union_density, savings.with.divergence, savings.percent());
   return absl::OkStatus();
 }
 
@@ -109,7 +118,11 @@ void AddIndexMetricCommand(CLI::App& app, absl::Status& status) {
           "The file holds, for every layer I, layers.I.metric [HKV, d, d], the second moment of\n"
           "queries after RoPE, and layers.I.centre [HKV, d], the mean key. A server reads it at "
           "its\n"
-          "start; profiles that were made without it are another model's then.");
+          "start; profiles that were made without it are another model's then. With an index of "
+          "kind\n"
+          "outlier the last window is then run with the file and without it, under the model's "
+          "own\n"
+          "thresholds: what both read, and their divergence from full attention.");
 }
 
 }  // namespace eta

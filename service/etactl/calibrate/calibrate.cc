@@ -260,6 +260,7 @@ int RunCalibrate(const ServerFlags& server, const CalibrateFlags& flags) {
   display.Clear();
   if (profile.has_value() && !flags.json) {
     std::fputs((DescribeProfile(*profile) + "\n" + Verdict(*profile) + "\n").c_str(), stdout);
+    if (end.lacks_index_metric) std::printf("%s\n", kLacksIndexMetric);
   }
   std::fflush(stdout);
   if (end.interrupted) return kInterrupted;

@@ -97,6 +97,7 @@ CalibrateEnd CallCalibrate(const ServerFlags& server, v1::CalibrateRequest& requ
       begun = true;
       wait = kFirstWait;
       if (message.has_profile()) end.profile = message.profile();
+      end.lacks_index_metric = message.lacks_index_metric();
       events.on_message(message);
     }
     end.status = reader->Finish();

@@ -16,7 +16,8 @@ namespace eta::ctl {
 struct CalibrateEnd {
   grpc::Status status;
   std::optional<v1::Profile> profile;
-  bool interrupted = false;  // by Ctrl-C, which ends the calibration too
+  bool lacks_index_metric = false;  // the model that the profile is for
+  bool interrupted = false;         // by Ctrl-C, which ends the calibration too
 };
 
 struct CalibrateEvents {

@@ -23,6 +23,12 @@ std::string EvidenceTable(const v1::ProfileEvidence& evidence);
 // says so, and that requests do better without the profile.
 std::string Verdict(const v1::Profile& profile);
 
+// What a calibration ends with where the model lacks an index metric; a line without its end.
+inline constexpr char kLacksIndexMetric[] =
+    "the model has no index metric, with which it would read less: `eta-eval index-metric` "
+    "measures "
+    "one, and how much less; calibrate again then";
+
 // All lines of a profile except its thresholds.
 std::string DescribeProfile(const v1::Profile& profile);
 

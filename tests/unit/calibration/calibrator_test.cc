@@ -590,6 +590,14 @@ TEST(Calibrate, APlainModelsEvidenceHasTheDivergenceBesideThePerplexity) {
   EXPECT_FALSE(RunJob(OnGated(), job).value().content.evidence.divergence.has_value());
 }
 
+TEST(Calibrate, AModelLacksAnIndexMetricThatWouldServeIt) {
+  EngineInfo info = OnPlain().info();
+  EXPECT_TRUE(LacksIndexMetric(info));
+  info.index_metric = true;
+  EXPECT_FALSE(LacksIndexMetric(info));
+  EXPECT_FALSE(LacksIndexMetric(OnGated().info())) << "its thresholds are bounds of keys";
+}
+
 // Noise may have less perplexity where blocks are left out; its divergence grows all the same.
 TEST(Calibrate, APlainModelsBoundIsOfTheDivergenceToo) {
   double densest = 1.01;

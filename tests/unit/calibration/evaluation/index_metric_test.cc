@@ -3,12 +3,18 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "calibration/evaluation/cases/case_tensors.h"
+#include "calibration/evaluation/index_metric/index_savings.h"
 #include "calibration/evaluation/runtime/runner.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/model/index_metric.h"
 #include "engine/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -127,6 +133,57 @@ TEST_F(IndexMetricTest, IsWrittenBesideTheModelWhichThenLoadsIt) {
   ASSERT_NE(checkpoint.index_metric(), nullptr);
   const auto backend = MakeBackend({.name = "cpu"});
   EXPECT_EQ(Model::Load(checkpoint, **backend, {}).status(), absl::OkStatus());
+}
+
+std::vector<int32_t> Window(size_t tokens) {
+  std::vector<int32_t> window(tokens);
+  for (size_t i = 0; i < tokens; ++i) window[i] = static_cast<int32_t>(i * i * 131 % 8000);
+  return window;
+}
+
+// The identity about nothing is what a model without a file has.
+TEST_F(IndexMetricTest, SavesNothingWhereItSaysNothing) {
+  const auto checkpoint = Checkpoint::Open(model_.path()).value();
+  const auto config = ParseModelConfig(checkpoint.config_json()).value();
+  const int64_t d = config.head_dim;
+  const int64_t heads = config.num_kv_heads;
+  std::vector<float> identity(static_cast<size_t>(heads * d * d));
+  for (int64_t i = 0; i < heads * d; ++i) {
+    identity[static_cast<size_t>(i / d * d * d + i % d * (d + 1))] = 1.0f;
+  }
+  const std::vector<float> zero(static_cast<size_t>(heads * d));
+  std::map<std::string, TensorToWrite> tensors;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    tensors[IndexMetricName(layer)] = {
+        DType::kFloat32, {heads, d, d}, std::as_bytes(std::span(identity))};
+    tensors[IndexCentreName(layer)] = {DType::kFloat32, {heads, d}, std::as_bytes(std::span(zero))};
+  }
+  const std::string file = Path("identity.safetensors");
+  ASSERT_EQ(WriteSafetensors(file, {}, tensors), absl::OkStatus());
+  const auto savings = MeasureIndexSavings(checkpoint, file, Window(1537), {.name = "cpu"});
+  ASSERT_TRUE(savings.ok()) << savings.status();
+  EXPECT_GT(savings->without.union_density, 0.0);
+  EXPECT_LT(savings->without.union_density, 1.0) << "or nothing was chosen";
+  EXPECT_GT(savings->without.divergence, 0.0);
+  EXPECT_EQ(savings->with.union_density, savings->without.union_density);
+  EXPECT_EQ(savings->with.divergence, savings->without.divergence);
+  EXPECT_EQ(savings->percent(), 0.0);
+}
+
+// Whatever metric the model has already.
+TEST_F(IndexMetricTest, SavesWhatItSavesOverNone) {
+  const std::string file = Path("measured.safetensors");
+  ASSERT_EQ(Run("--output=" + file), 0);
+  const auto none = Checkpoint::Open(model_.path()).value();
+  const auto before = MeasureIndexSavings(none, file, Window(1537), {.name = "cpu"}).value();
+  EXPECT_NE(before.with.divergence, before.without.divergence) << "other records, other blocks";
+  ASSERT_EQ(Run(""), 0);
+  const auto beside = Checkpoint::Open(model_.path()).value();
+  ASSERT_NE(beside.index_metric(), nullptr);
+  const auto after = MeasureIndexSavings(beside, file, Window(1537), {.name = "cpu"}).value();
+  EXPECT_EQ(after.without.union_density, before.without.union_density);
+  EXPECT_EQ(after.with.union_density, before.with.union_density);
+  EXPECT_EQ(MeasureIndexSavings(none, Path("missing"), Window(1537), {.name = "cpu"}).ok(), false);
 }
 
 TEST_F(IndexMetricTest, DependsOnTheTextAlone) {
