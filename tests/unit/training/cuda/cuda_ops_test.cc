@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "tests/testing/kernels/kernel_harness.h"
 #include "tests/testing/training/backend_memory.h"
+#include "tests/testing/training/native_sparse_case.h"
 #include "training/cuda/cuda_backend.h"
 #include "training/reference/reference_backend.h"
 
@@ -61,6 +63,29 @@ class CudaOps : public ::testing::Test {
     ASSERT_EQ(results.size(), expected.size());
     for (size_t i = 0; i < results.size(); ++i) {
       EXPECT_LE(Difference(results[i], expected[i], 0.0), tolerance) << "result " << i;
+    }
+  }
+
+  // Likewise a case that tests of all backends share.
+  void CompareCase(
+      const std::string& which,
+      const std::function<training::testing::Results(training::testing::Harness&)>& run) {
+    training::testing::Harness expected_harness(*reference_, DType::kBFloat16);
+    const training::testing::Results expected = run(expected_harness);
+    training::testing::Results results;
+    for (int i = 0; i < 2; ++i) {
+      training::testing::Harness harness(*cuda_, DType::kBFloat16);
+      training::testing::Results again = run(harness);
+      ASSERT_TRUE(cuda_->Finish().ok()) << cuda_->Finish();
+      for (size_t at = 0; at < results.size(); ++at) {
+        EXPECT_EQ(again[at].values, results[at].values) << "other bits: " << which;
+      }
+      results = std::move(again);
+    }
+    ASSERT_EQ(results.size(), expected.size());
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_LE(training::testing::RelativeError(results[i].values, expected[i].values), kTolerance)
+          << results[i].name << " of " << which;
     }
   }
 
@@ -190,7 +215,17 @@ TEST_F(CudaOps, Rope) {
         const Tensor queries = memory.Activations(q, kRows, 192);
         const Tensor keys = memory.Activations(k, kRows, 64);
         backend.Rope({queries, keys, 64, 301, 10000.0, scaling, inverse});
-        return Results{memory.Read(queries), memory.Read(keys)};
+        const Tensor windows = memory.Activations(k, kRows, 64);
+        backend.Rope({.q = {},
+                      .k = windows,
+                      .head_dim = 64,
+                      .length = 301,
+                      .theta = 10000.0,
+                      .scaling = scaling,
+                      .inverse = inverse,
+                      .first = 15,
+                      .stride = 16});
+        return Results{memory.Read(queries), memory.Read(keys), memory.Read(windows)};
       });
     }
   }
@@ -302,6 +337,77 @@ TEST_F(CudaOps, HeadLoss) {
         return results;
       });
     }
+  }
+}
+
+// Logits are whole numbers, many of them equal.
+TEST_F(CudaOps, Hits) {
+  for (const int64_t vocab : {8, 40, 1203}) {
+    constexpr int64_t kRows = 300;
+    constexpr int64_t kWidth = 64;
+    const auto whole = [&](int64_t rows) {
+      Values values(static_cast<size_t>(rows * kWidth), 0.0f);
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (i % kWidth < 2) values[i] = static_cast<float>(Uniform(random_, 0, 4)) - 2.0f;
+      }
+      return values;
+    };
+    const Values hidden = whole(kRows);
+    const Values head = whole(vocab);
+    std::vector<int32_t> targets;
+    for (int64_t i = 0; i < kRows; ++i) {
+      targets.push_back(
+          static_cast<int32_t>(Uniform(random_, -1, std::min<int64_t>(vocab, 20) - 1)));
+    }
+    const Values weights(kRows, 1.0f);
+    for (const bool grads : {false, true}) {
+      Compare(
+          [&](TrainingBackend& backend, BackendMemory& memory) {
+            training::HeadLossParams params = {};
+            params.hidden = memory.Activations(hidden, kRows, kWidth);
+            params.head = memory.Activations(head, vocab, kWidth);
+            params.targets = targets;
+            params.ce_weights = weights;
+            params.cross_entropy = memory.Floats(kRows, -1.0f);
+            if (grads) {
+              params.grad_hidden = memory.Matrix(backend.activation_dtype(), kRows, kWidth);
+              params.grad_head = memory.Floats(vocab * kWidth, 0.0f);
+            }
+            params.hit = memory.Floats(kRows, -1.0f);
+            backend.HeadLoss(params);
+            return Results{memory.Read(params.hit, kRows)};
+          },
+          0.0);
+    }
+  }
+}
+
+TEST_F(CudaOps, Windows) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto test = training::testing::RandomWindowsCase(seed, {3, 64, 128}, 300);
+    CompareCase("seed " + std::to_string(seed), [&](training::testing::Harness& harness) {
+      return RunGatherWindows(test, harness);
+    });
+  }
+}
+
+TEST_F(CudaOps, Branches) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto test = training::testing::RandomBranchesCase(seed, {3, 64, 128}, 200);
+    CompareCase("seed " + std::to_string(seed),
+                [&](training::testing::Harness& harness) { return RunMixBranches(test, harness); });
+  }
+}
+
+TEST_F(CudaOps, Add) {
+  for (const auto [rows, cols] : kSizes) {
+    const Values from = Normals(rows * cols);
+    const Values to = Normals(rows * cols);
+    Compare([&](TrainingBackend& backend, BackendMemory& memory) {
+      const Tensor sum = memory.Activations(to, rows, cols);
+      backend.Add({memory.Activations(from, rows, cols), sum});
+      return Results{memory.Read(sum)};
+    });
   }
 }
 
