@@ -17,10 +17,11 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// The alignment of an address, as far as the library makes a difference.
-uint32_t AlignmentOf(const void* data) {
+// The alignment of matrices `step` elements apart, as far as the library makes a difference.
+uint32_t AlignmentOf(const Tensor& tensor, int64_t step) {
   constexpr uintptr_t kMost = 256;
-  return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(data) | kMost);
+  const auto bytes = static_cast<uintptr_t>(step) * SizeOf(tensor.dtype);
+  return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(tensor.data) | bytes | kMost);
 }
 
 }  // namespace
@@ -84,9 +85,9 @@ void Products::Multiply(const Factor& a, const Factor& b, const Tensor& out, boo
                        .b_transposed = b.transposed,
                        .out_dtype = out.dtype,
                        .accumulate = accumulate,
-                       .a_alignment = AlignmentOf(a.tensor.data),
-                       .b_alignment = AlignmentOf(b.tensor.data),
-                       .out_alignment = AlignmentOf(out.data),
+                       .a_alignment = AlignmentOf(a.tensor, batch.a_step),
+                       .b_alignment = AlignmentOf(b.tensor, batch.b_step),
+                       .out_alignment = AlignmentOf(out, batch.out_step),
                        .batch = batch};
   void* workspace = context_.workspace.Get(Workspace::Use::kProduct, kWorkspaceBytes);
   if (workspace == nullptr) return;

@@ -230,9 +230,11 @@ void Clear(Context& context, const Tensor& x) {
                        "zeros");
 }
 
+// Never null for want of something to hold.
 template <typename T>
 T* Scratch(Context& context, Workspace::Use use, int64_t count) {
-  return static_cast<T*>(context.workspace.Get(use, static_cast<size_t>(count) * sizeof(T)));
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(count, 1)) * sizeof(T);
+  return static_cast<T*>(context.workspace.Get(use, bytes));
 }
 
 }  // namespace
