@@ -161,17 +161,14 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
   sampler_.Append(row.token);
 
   const bool may_end = num_output() > options_.request.stopping.min_tokens;
-  if (may_end && Contains(eos_ids_, row.token)) {
-    return FinishAt(row.token, FinishReason::kEndOfText);
-  }
+  if (may_end && Contains(eos_ids_, row.token)) return FinishAt(row, FinishReason::kEndOfText);
   if (may_end && Contains(options_.request.stopping.stop_ids, row.token)) {
-    return FinishAt(row.token, FinishReason::kStopToken);
+    return FinishAt(row, FinishReason::kStopToken);
   }
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
   if (output.text) unsent_.text = std::move(emission.text);
-  if (output.ids) unsent_.ids.push_back(row.token);
-  if (output.logprobs) unsent_.logprobs.push_back(Detail(row));
+  AddId(row);
   if (emission.matched_stop) {
     return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
   }
@@ -188,14 +185,20 @@ void Sequence::Emit() {
   options_.sink->OnDelta(std::move(delta));
 }
 
-bool Sequence::FinishAt(int32_t token, FinishReason reason) {
-  const bool shown =
-      options_.request.output.special_tokens && options_.request.stopping.include_stop;
-  if (shown) {
-    std::string text = text_.Push(token).text;
-    if (options_.request.output.text) unsent_.text += text;
+void Sequence::AddId(const SampleRow& row) {
+  const OutputOptions& output = options_.request.output;
+  if (output.ids) unsent_.ids.push_back(row.token);
+  if (output.logprobs) unsent_.logprobs.push_back(Detail(row));
+}
+
+bool Sequence::FinishAt(const SampleRow& row, FinishReason reason) {
+  const OutputOptions& output = options_.request.output;
+  if (output.special_tokens && options_.request.stopping.include_stop) {
+    std::string text = text_.Push(row.token).text;
+    if (output.text) unsent_.text += text;
   }
-  return Finish(reason, token, "");
+  if (output.end_id) AddId(row);
+  return Finish(reason, row.token, "");
 }
 
 bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop) {

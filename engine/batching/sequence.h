@@ -150,7 +150,9 @@ class Sequence {
   void TellSink(const absl::Status& status);
   FinishedEvent Outcome() const;
   void AttendAt(int32_t position, SequenceRows& rows) const;
-  bool FinishAt(int32_t token, FinishReason reason);
+  // What the answer shows of a token beside its text.
+  void AddId(const SampleRow& row);
+  bool FinishAt(const SampleRow& row, FinishReason reason);
   bool Finish(FinishReason reason, std::optional<int32_t> id, std::string matched_stop);
 
   SequenceOptions options_;

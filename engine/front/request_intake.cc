@@ -63,6 +63,11 @@ int64_t Left(int64_t bound, int64_t prompt_tokens, const StoppingOptions& stoppi
   return enough ? bound - prompt_tokens : std::numeric_limits<int64_t>::max();
 }
 
+void KeepLast(std::optional<int32_t> count, std::vector<int32_t>& tokens) {
+  if (!count || tokens.size() <= static_cast<size_t>(*count)) return;
+  tokens.erase(tokens.begin(), tokens.end() - *count);
+}
+
 }  // namespace
 
 absl::Status RequestIntake::Validate(const Request& request, Clock::time_point now) const {
@@ -76,6 +81,11 @@ absl::Status RequestIntake::Validate(const Request& request, Clock::time_point n
 }
 
 int64_t RequestIntake::LeastPromptTokens(const Request& request) const {
+  const int64_t most = request.keep_last.value_or(std::numeric_limits<int32_t>::max());
+  return std::min(most, LeastTokensOf(request));
+}
+
+int64_t RequestIntake::LeastTokensOf(const Request& request) const {
   if (const auto* text = std::get_if<std::string>(&request.prompt)) {
     return LeastTokens(text->size(), info_);
   }
@@ -149,6 +159,7 @@ absl::StatusOr<PreparedRequest> RequestIntake::Prepare(Request request) const {
   } else {
     ASSIGN_OR_RETURN(prepared.prompt, Encode(request));
   }
+  KeepLast(request.keep_last, prepared.prompt);
   request.prompt = std::vector<int32_t>();  // neither text nor chat is needed any more
   const int64_t tokens = prepared.prompt_tokens();
   RETURN_IF_ERROR(CheckRoom(field, tokens, request.stopping, limits_));

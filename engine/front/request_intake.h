@@ -43,6 +43,8 @@ class RequestIntake {
   absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids, bool special_tokens) const;
 
  private:
+  // Before any are cut off.
+  int64_t LeastTokensOf(const Request& request) const;
   // Tokens of a text or a chat: at least one, all of the vocabulary.
   absl::StatusOr<std::vector<int32_t>> Encode(const Request& request) const;
   absl::StatusOr<std::vector<int32_t>> EncodeChat(const Request& request, const Chat& chat) const;

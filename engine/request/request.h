@@ -56,6 +56,9 @@ struct OutputOptions {
   bool ids = false;
   std::optional<int32_t> logprobs;         // alternatives per token, 0 to 20
   std::optional<int32_t> prompt_logprobs;  // the same for prompt tokens (all but the first)
+  // The token that ends the answer, end-of-text or a stop id, is among the ids and their
+  // log-probabilities too.
+  bool end_id = false;
   bool layer_statistics = false;
   bool special_tokens = false;  // they stand in the text, as the vocabulary spells them
 };
@@ -121,6 +124,8 @@ struct Request {
   std::variant<std::string, std::vector<int32_t>, Chat> prompt;  // UTF-8 text, token ids or a chat
   bool parse_special = false;  // special tokens that the text spells are those tokens; text only
   bool add_beginning = true;   // what begins the model's texts goes in front; text only
+  // The prompt is its last so many tokens, at least 1; absent: all of them.
+  std::optional<int32_t> keep_last;
   SamplingOptions sampling;
   StoppingOptions stopping;
   OutputOptions output;

@@ -219,6 +219,7 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   Checker check;
   check.Set(CheckRequestId("request_id", request.id));
   CheckPrompt(request, model, limits, check);
+  check.Require(request.keep_last.value_or(1) >= 1, "keep_last", "must be at least 1");
   CheckSampling(request.sampling, config, check);
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
