@@ -88,4 +88,11 @@ void BlockPool::Publish(int32_t block, const PrefixKey& key) {
   entry.key = key;
 }
 
+void BlockPool::Forget() {
+  for (const auto& [key, block] : by_key_) blocks_[block].named = false;
+  by_key_.clear();
+  free_.insert(free_.end(), cached_.begin(), cached_.end());
+  cached_.clear();
+}
+
 }  // namespace eta

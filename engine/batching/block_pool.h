@@ -55,6 +55,8 @@ class BlockPool {
   // Names the contents of a used block, so that others may share it. Does nothing if another block
   // has the key already.
   void Publish(int32_t block, const PrefixKey& key);
+  // No block is found by a key any more: the cached ones are free, the used ones stay used.
+  void Forget();
 
  private:
   struct Block {

@@ -27,6 +27,8 @@ class Dispatcher {
   const BlockPool& pool() const { return pool_; }
 
   void Cancel(uint64_t handle);
+  // Of prompts that were shared nothing is found any more.
+  void ForgetPrefixes() { pool_.Forget(); }
   // Ends all requests and passes with `status`.
   void FailAll(const absl::Status& status);
   // The device is lost: the same, but for requests that have not started. They are given back to

@@ -147,6 +147,9 @@ class Engine {
   // Unknown or finished handles are ignored.
   virtual void Cancel(uint64_t handle) = 0;
 
+  // No request that is submitted from now on shares a prompt with one from before.
+  virtual void ForgetPrefixes() {}
+
   // Refuses new requests from now on; returns when all others have ended. What is left at
   // `deadline` ends with UNAVAILABLE before the next step, for which this waits.
   virtual void Drain(Clock::time_point deadline) = 0;

@@ -89,6 +89,7 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
     const EngineInfo& other = engines_[i]->info();
     absl::StrAppend(&info_.backend, "; ", other.backend);
     info_.num_blocks += other.num_blocks;
+    info_.max_running += other.max_running;
     info_.weight_bytes += other.weight_bytes;
     info_.kv_bytes += other.kv_bytes;
   }
@@ -216,6 +217,10 @@ std::vector<Router::Choice> Router::Rank(const std::vector<uint64_t>& pieces,
 void Router::Cancel(uint64_t handle) {
   const auto place = routed_->Cancel(handle);
   if (place) engines_[place->engine]->Cancel(place->handle);
+}
+
+void Router::ForgetPrefixes() {
+  for (const auto& engine : engines_) engine->ForgetPrefixes();
 }
 
 void Router::Drain(Clock::time_point deadline) {

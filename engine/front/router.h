@@ -62,7 +62,7 @@ class Router final : public Engine {
   Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limits);
   ~Router() override;
 
-  // Blocks and bytes are sums over the engines.
+  // Blocks, bytes and sequences are sums over the engines.
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
   // OK if any engine has room.
@@ -77,6 +77,7 @@ class Router final : public Engine {
   absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
                                          bool special_tokens) const override;
   void Cancel(uint64_t handle) override;
+  void ForgetPrefixes() override;
   void Drain(Clock::time_point deadline) override;
   // Sums; device_lost when all are.
   EngineSnapshot Snapshot() const override;

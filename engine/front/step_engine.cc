@@ -155,6 +155,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.block_size = cache_->geometry().block_size;
   info_.sub_block = cache_->geometry().sub_block;
   info_.num_blocks = cache_->num_blocks();
+  info_.max_running = options_.max_running;
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
   info_.prefix_cache = options_.prefix_cache;
@@ -353,6 +354,7 @@ void StepEngine::Loop() {
 
 void StepEngine::Deliver(SubmissionQueue::Submissions& submissions) {
   Batcher& batcher = dispatcher_->batcher();
+  if (submissions.forget) dispatcher_->ForgetPrefixes();
   for (auto& sequence : submissions.requests) batcher.Add(std::move(sequence), Clock::now());
   for (auto& pass : submissions.passes) dispatcher_->passes().Add(std::move(pass));
   for (const auto& [handle, status] : submissions.displaced) batcher.Refuse(handle, status);

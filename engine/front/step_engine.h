@@ -43,6 +43,7 @@ class StepEngine final : public Engine {
   absl::StatusOr<Detokenized> Detokenize(std::span<const int32_t> ids,
                                          bool special_tokens) const override;
   void Cancel(uint64_t handle) override;
+  void ForgetPrefixes() override { queue_.ForgetPrefixes(); }
   void Drain(Clock::time_point deadline) override;
   EngineSnapshot Snapshot() const override;
   std::vector<TenantQueue> Tenants() const override;

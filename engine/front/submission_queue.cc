@@ -152,6 +152,14 @@ void SubmissionQueue::Cancel(uint64_t handle) {
   wake_.NotifyAll();
 }
 
+void SubmissionQueue::ForgetPrefixes() {
+  {
+    const MutexLock lock(mutex_);
+    submissions_.forget = true;
+  }
+  wake_.NotifyAll();
+}
+
 void SubmissionQueue::Drain(Clock::time_point deadline) {
   const auto idle = [this]() REQUIRES(mutex_) { return Idle(); };
   MutexLock lock(mutex_);
@@ -203,7 +211,8 @@ bool SubmissionQueue::Idle() const {
 bool SubmissionQueue::Called() const {
   return submissions_.stop || submissions_.abandon || !submissions_.requests.empty() ||
          !submissions_.passes.empty() || !submissions_.displaced.empty() ||
-         !submissions_.cancelled.empty() || (submissions_.draining && HasPasses());
+         !submissions_.cancelled.empty() || submissions_.forget ||
+         (submissions_.draining && HasPasses());
 }
 
 SubmissionQueue::Submissions SubmissionQueue::Receive(bool rest) {

@@ -37,6 +37,7 @@ class SubmissionQueue {
     std::vector<std::unique_ptr<PassRun>> passes;
     std::vector<Refusal> displaced;   // end with this, unless they have started
     std::vector<uint64_t> cancelled;  // handles
+    bool forget = false;              // prefixes, before any of the requests
     bool draining = false;            // passes end now
     bool abandon = false;             // everything does
     bool stop = false;                // and so does the thread
@@ -81,6 +82,7 @@ class SubmissionQueue {
   absl::Status Join(std::unique_ptr<PassRun> pass) EXCLUDES(mutex_);
 
   void Cancel(uint64_t handle) EXCLUDES(mutex_);
+  void ForgetPrefixes() EXCLUDES(mutex_);
   // See Engine.
   void Drain(Clock::time_point deadline) EXCLUDES(mutex_);
   EngineSnapshot Snapshot() const EXCLUDES(mutex_);

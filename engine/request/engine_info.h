@@ -27,6 +27,7 @@ struct EngineInfo {
   int32_t block_size;          // b
   int32_t sub_block;
   int32_t num_blocks;
+  int32_t max_running = 0;  // sequences in one batch
   size_t weight_bytes;
   size_t kv_bytes;
   bool prefix_cache = true;  // full blocks of prompts are shared between requests

@@ -25,6 +25,20 @@ absl::Status ShortOfMemory(Pressure level) {
                     .retry_after = kMemoryRetry});
 }
 
+bool ShowsNothing(const Shown& shown) {
+  return shown.authorization.empty() && shown.tenants.empty() && !shown.certified;
+}
+
+absl::StatusOr<Caller> CallerOf(const grpc::ServerContextBase& context,
+                                const ServiceContext& service) {
+  const Identity& identity = service.identity;
+  const Shown shown = ShownBy(context, identity.rules().tenant_header);
+  // Without a file there is nothing that what it shows could be held against.
+  const bool unknown = identity.file() == nullptr || ShowsNothing(shown);
+  if (service.unnamed != nullptr && unknown) return *service.unnamed;
+  return identity.Of(shown);
+}
+
 }  // namespace
 
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context) {
@@ -51,8 +65,7 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   }
   const bool always = admission == Admission::kAlways;
   if (!always && service.state.closed()) return ServerDraining();
-  ASSIGN_OR_RETURN(auto caller,
-                   service.identity.Of(ShownBy(context, service.identity.rules().tenant_header)));
+  ASSIGN_OR_RETURN(auto caller, CallerOf(context, service));
   record.tenant = caller.tenant.id();
   record.credential = caller.credential;
   RETURN_IF_ERROR(CheckRoles(caller, needed));

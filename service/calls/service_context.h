@@ -34,6 +34,7 @@ using TelemetrySource = std::function<TelemetrySnapshot(const SnapshotQuery&)>;
 class Acceptor;
 class Calibrations;
 class Identity;
+struct Caller;
 class ProfileCache;
 
 struct ServiceContext {
@@ -55,6 +56,8 @@ struct ServiceContext {
   WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
   const Acceptor& acceptor;
   const Identity& identity;
+  const Caller* unnamed =
+      nullptr;  // whose a call is that shows nothing; null: as the identity says
   const TenantLimits& limits;
   TenantLedger& ledger;
   std::atomic<int64_t>& answers_cut_off;  // of unary calls, that were not read in time

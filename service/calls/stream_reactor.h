@@ -70,6 +70,13 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   TenantLedger::Lease& lease() { return lease_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
 
+  // Before End: metadata that follows the answer.
+  void AddTrailer(const std::string& key, const std::string& value) {
+    context_->AddTrailingMetadata(key, value);
+  }
+  // Before End: what is recorded of a call whose client is told OK.
+  void RecordAs(absl::Status status) { recorded_ = std::move(status); }
+
   // Without effect once the call ends.
   void Enqueue(Response message);
   // Finishes the call once what waits is written. Call once, last.
@@ -106,6 +113,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   CallTrack track_;  // of whoever fills the record; from the end on, of whoever has the move
   TenantLedger::Lease lease_;  // likewise
+  absl::Status recorded_;      // likewise; OK: what the client is told
 
   OutboundQueue<Response> queue_;
   // Of whoever has the move:
@@ -193,6 +201,7 @@ void StreamReactor<Response>::AddNames(const Add& add) const {
 template <typename Response>
 absl::Status StreamReactor<Response>::Outcome(const absl::Status& status) {
   if (!status.ok()) return status;
+  if (!recorded_.ok()) return recorded_;
   if (flush_expired_) return ReadTooSlowly();
   if (!context_->IsCancelled()) return status;
   if (EndsForDeadline()) {

@@ -49,6 +49,7 @@ void HealthWatch::Stop() {
 }
 
 void HealthWatch::SetReady(bool ready) {
+  state_.SetReady(ready);
   Set("", ready);
   Set(kReadiness, ready);
   for (const std::string& service : services_) Set(service, ready);

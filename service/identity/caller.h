@@ -19,14 +19,16 @@ enum class Role : uint8_t {
   kStats,      // Stats, the tenant's own
   kStatsAll,   // Stats, all tenants'
   kAdmin,      // calls that concern the whole server: the level of the log
+  kRoute,      // what a router sees and does of all tenants: KV events, FlushCache
 };
 
-inline constexpr std::array<std::pair<Role, std::string_view>, 5> kRoleNames = {{
+inline constexpr std::array<std::pair<Role, std::string_view>, 6> kRoleNames = {{
     {Role::kGenerate, "generate"},
     {Role::kCalibrate, "calibrate"},
     {Role::kStats, "stats"},
     {Role::kStatsAll, "stats_all"},
     {Role::kAdmin, "admin"},
+    {Role::kRoute, "route"},
 }};
 
 constexpr std::optional<Role> ParseRole(std::string_view name) {
@@ -44,7 +46,8 @@ class Roles {
   }
   static constexpr Roles None() { return Roles(std::initializer_list<Role>{}); }
   static constexpr Roles All() {
-    return {Role::kGenerate, Role::kCalibrate, Role::kStats, Role::kStatsAll, Role::kAdmin};
+    return {Role::kGenerate, Role::kCalibrate, Role::kStats,
+            Role::kStatsAll, Role::kAdmin,     Role::kRoute};
   }
 
   constexpr void Add(Role role) { bits_ |= Bit(role); }

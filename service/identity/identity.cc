@@ -77,7 +77,7 @@ absl::StatusOr<Tenant> NamedTenant(const Shown& shown) {
 }
 
 constexpr Roles kRolesOfTenants = {Role::kGenerate, Role::kCalibrate, Role::kStats};
-constexpr Roles kRolesOfOperators = {Role::kStatsAll, Role::kAdmin};
+constexpr Roles kRolesOfOperators = {Role::kStatsAll, Role::kAdmin, Role::kRoute};
 
 // The caller that the header names, from a trusted sender, with at most the roles `most`. Only the
 // operator's tenants get the roles that concern all tenants.
@@ -111,10 +111,14 @@ absl::Status CheckEntriesWork(const IdentityFile& file, const IdentityRules& rul
     return !peer.second.tenant && peer.second.roles.HasAny(kRolesOfOperators);
   });
   if (operates && rules.admin_tenants.empty()) {
-    return wrong("a proxy's stats_all and admin are for --admin_tenants only, and it names none");
+    return wrong(
+        "a proxy's stats_all, admin and route are for --admin_tenants only, and it names "
+        "none");
   }
   if (!operates && !rules.admin_tenants.empty()) {
-    return wrong("no proxy has stats_all or admin, which are all that --admin_tenants could get");
+    return wrong(
+        "no proxy has stats_all, admin or route, which are all that --admin_tenants could "
+        "get");
   }
   return absl::OkStatus();
 }

@@ -39,7 +39,8 @@ Roles RolesIn(JsonFields& fields) {
         name.is_string() ? ParseRole(name.get_ref<const std::string&>()) : std::nullopt;
     if (!role || roles.Has(*role)) {
       fields.Fail("roles",
-                  "must be different ones of generate, calibrate, stats, stats_all, admin");
+                  "must be different ones of generate, calibrate, stats, stats_all, admin, "
+                  "route");
       break;
     }
     roles.Add(*role);

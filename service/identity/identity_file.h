@@ -41,7 +41,7 @@ struct ApiKey {
 struct Peer {
   // Absent: a proxy, which names the tenant of each call in --tenant_header.
   std::optional<Tenant> tenant;
-  Roles roles;  // a proxy's stats_all and admin: for --admin_tenants only
+  Roles roles;  // a proxy's stats_all, admin and route: for --admin_tenants only
 };
 
 struct IdentityFile {

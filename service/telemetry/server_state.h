@@ -18,9 +18,12 @@ class ServerStateFlags {
   void SetDraining() { draining_ = true; }
   // It takes no new calls from here on.
   void SetClosed() { closed_ = true; }
+  // It takes calls and does not end.
+  void SetReady(bool ready) { ready_ = ready; }
   // Whether requests run but no step has ended for stall_timeout on a device that works.
   void SetStalled(bool stalled) { stalled_ = stalled; }
 
+  bool ready() const { return ready_; }
   bool closed() const { return closed_; }
   bool stalled() const { return stalled_; }
   ServerState Of(const EngineSnapshot& engine) const {
@@ -30,6 +33,7 @@ class ServerStateFlags {
   }
 
  private:
+  std::atomic<bool> ready_ = false;
   std::atomic<bool> draining_ = false;
   std::atomic<bool> closed_ = false;
   std::atomic<bool> stalled_ = false;

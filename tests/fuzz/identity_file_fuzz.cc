@@ -17,7 +17,8 @@ namespace {
 
 using eta::fuzz::Require;
 
-constexpr eta::Roles kRolesOfOperators = {eta::Role::kStatsAll, eta::Role::kAdmin};
+constexpr eta::Roles kRolesOfOperators = {eta::Role::kStatsAll, eta::Role::kAdmin,
+                                          eta::Role::kRoute};
 
 // With flags that the file's length chooses: twelve times as many files as if each met them all.
 void CheckWithFlags(const eta::IdentityFile& file, std::string_view text) {

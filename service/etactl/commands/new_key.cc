@@ -40,7 +40,7 @@ CLI::App* AddNewKeyCommand(CLI::App& app, NewKeyFlags* flags) {
   command
       ->add_option("--roles", flags->roles,
                    "What it may do, as in generate,stats: of generate, calibrate, stats, "
-                   "stats_all, admin")
+                   "stats_all, admin, route")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--expires", flags->expires, "When it ends, as in 2027-01-31T00:00:00Z");

@@ -107,6 +107,16 @@ TEST_F(EngineTest, OnlyTheSameTenantSharesAPrefixAndOnlyWhenNothingChangesIt) {
   EXPECT_EQ(Ask(*engine, other).finished->cached_tokens, 16);
 }
 
+TEST_F(EngineTest, ForgottenPrefixesAreComputedAgain) {
+  const auto engine = Start(OptionsFor(model_));
+  const Request request = Greedy(Prompt(100, 3), 2);
+  Ask(*engine, request);
+  ASSERT_EQ(Ask(*engine, request).finished->cached_tokens, 96);
+  engine->ForgetPrefixes();
+  EXPECT_EQ(Ask(*engine, request).finished->cached_tokens, 0);
+  EXPECT_EQ(Ask(*engine, request).finished->cached_tokens, 96);
+}
+
 // The tiny model was trained for 1024 tokens.
 TEST_F(EngineTest, QuestionsOnATextPastTheTrainedLengthShareItsPrefix) {
   const auto engine = Start(OptionsFor(model_));
@@ -197,6 +207,23 @@ TEST_F(EngineTest, AStopIdEndsTheAnswerAndIsNotPartOfIt) {
   EXPECT_EQ(stopped.ids, std::vector<int32_t>(free.ids.begin(), first));
   EXPECT_EQ(stopped.finished->reason, FinishReason::kStopToken);
   EXPECT_EQ(stopped.finished->matched_id, free.ids[6]);
+}
+
+TEST_F(EngineTest, TheTokenThatEndsAnAnswerIsAmongItsIdsIfAskedFor) {
+  const auto engine = Start(OptionsFor(model_));
+  Request request = Greedy(Prompt(50, 5), 20);
+  const int32_t stop = Ask(*engine, request).ids[6];
+  request.stopping.stop_ids = {stop};
+  request.output.logprobs = 0;
+  const auto without = Ask(*engine, request);
+  request.output.end_id = true;
+  const auto with = Ask(*engine, request);
+  ASSERT_EQ(with.ids.size(), without.ids.size() + 1);
+  EXPECT_EQ(with.ids.back(), stop);
+  EXPECT_EQ(static_cast<int32_t>(with.ids.size()), with.finished->output_tokens);
+  ASSERT_EQ(with.logprobs.size(), with.ids.size());
+  EXPECT_EQ(with.logprobs.back().id, stop);
+  EXPECT_EQ(with.text, without.text);
 }
 
 TEST_F(EngineTest, AStopStringCutsTheTextBeforeIt) {

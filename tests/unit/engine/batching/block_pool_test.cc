@@ -94,12 +94,34 @@ TEST(BlockPool, TheFirstToPublishAKeyKeepsIt) {
   EXPECT_EQ(pool.Acquire(Key(1)), first);
 }
 
+TEST(BlockPool, WhatIsForgottenIsFoundNoMoreAndStaysWhoseItIs) {
+  BlockPool pool(3);
+  const int32_t used = *pool.Allocate();
+  const int32_t cached = *pool.Allocate();
+  pool.Publish(used, Key(1));
+  pool.Publish(cached, Key(2));
+  pool.Release(cached);
+  ASSERT_EQ(pool.num_cached(), 1);
+  pool.Forget();
+  EXPECT_EQ(pool.num_cached(), 0);
+  EXPECT_EQ(pool.num_used(), 1);
+  EXPECT_EQ(pool.num_free(), 2);
+  EXPECT_FALSE(pool.Acquire(Key(1)).has_value());
+  EXPECT_FALSE(pool.Acquire(Key(2)).has_value());
+  pool.Publish(used, Key(1));
+  EXPECT_EQ(pool.Acquire(Key(1)), used) << "it may be named again";
+  pool.Release(used);
+  pool.Release(used);
+  EXPECT_EQ(pool.num_cached(), 1);
+}
+
 // Random use against a model of it: every block is somewhere, once.
 TEST(BlockPool, CountsAddUpThroughRandomUse) {
   BlockPool pool(17);
   std::mt19937 random(3);
   std::vector<int32_t> held;
   for (int step = 0; step < 20'000; ++step) {
+    if (step % 1000 == 999) pool.Forget();
     const auto choice = random() % 4;
     if (choice == 0) {
       if (const auto block = pool.Allocate()) {

@@ -116,6 +116,24 @@ TEST_F(EnginePromptTest, WhatWasNotPreparedMustHaveATokenToo) {
   EXPECT_TRUE(absl::IsInvalidArgument(engine_->Submit(std::move(prepared), recorder).status()));
 }
 
+TEST_F(EnginePromptTest, ACutPromptIsItsLastTokens) {
+  Begin(BytesWithGapsJson());
+  Request text = TextPrompt("!\"#");
+  text.keep_last = 2;
+  EXPECT_THAT(engine_->Prepare(text).value().prompt, ElementsAre(2, 3));
+  text.keep_last = 4;
+  EXPECT_THAT(engine_->Prepare(text).value().prompt, ElementsAre(1, 2, 3));
+  const int32_t context = engine_->limits().max_context;
+  Request ids = Greedy(std::vector<int32_t>(static_cast<size_t>(context) + 9, 5), 2);
+  ASSERT_FALSE(engine_->Check(ids).ok());
+  ids.prompt = std::vector<int32_t>(static_cast<size_t>(context) + 9, 5);
+  ids.keep_last = context - 2;
+  EXPECT_EQ(engine_->Check(ids).value(), context - 2) << "what is cut off needs no room";
+  EXPECT_EQ(engine_->Prepare(ids).value().prompt_tokens(), context - 2);
+  ids.keep_last = 0;
+  EXPECT_EQ(GetErrorDetail(engine_->Prepare(ids).status()).field, "keep_last");
+}
+
 TEST_F(EnginePromptTest, ThereIsOneBeginning) {
   Begin(BytesWithGapsJson());
   EXPECT_EQ(engine_->info().config.bos_id, 1) << "config.json names one";

@@ -397,8 +397,8 @@ TEST(Identity, EntriesThatCouldNotWorkAreRefused) {
   EXPECT_THAT(open(proxy, {}, true), HasSubstr("--tenant_header"));
   EXPECT_EQ(open(proxy, {.tenant_header = "x-tenant"}, true), "");
   const IdentityRules with_admins{.tenant_header = "x-tenant", .admin_tenants = {"ops"}};
-  EXPECT_THAT(open(proxy, with_admins, true), HasSubstr("no proxy has stats_all or admin"));
-  for (const char* role : {"stats_all", "admin"}) {
+  EXPECT_THAT(open(proxy, with_admins, true), HasSubstr("no proxy has stats_all, admin or route"));
+  for (const char* const role : {"stats_all", "admin", "route"}) {
     json operators = proxy;
     operators["roles"].push_back(role);
     EXPECT_EQ(open(operators, with_admins, true), "");
