@@ -153,6 +153,9 @@ absl::Status Lifecycle::StartServer() {
            .log = &*log_,
            .limits = limits_.get()}));
   collector_->SetServer([this] { return server_->Status(); });
+  for (const auto& listener : server_->vllm_listeners()) {
+    std::cout << "gateways on " << listener->address() << std::endl;
+  }
   std::cout << "listening on " << server_->address() << std::endl;
   return absl::OkStatus();
 }

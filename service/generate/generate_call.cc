@@ -323,11 +323,12 @@ void GenerateCall::Cancel(bool for_deadline) {
 }
 
 void GenerateCall::CancelQueued() {
-  for (size_t i = 0; i < answers_.size(); ++i) {
+  for (size_t i = 0;; ++i) {
     std::optional<uint64_t> handle;
     {
       const MutexLock lock(mutex_);
-      if (i < handles_.size()) handle = handles_[i];
+      if (i >= handles_.size()) return;
+      handle = handles_[i];
     }
     if (handle) service_.engine.Cancel(*handle);
   }

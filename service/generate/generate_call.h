@@ -49,7 +49,7 @@ class GenerateCall : public LiveStream {
   // Goes on with what the message asks for, for an admitted tenant. Called once. On an error the
   // caller ends the call, after EndWait.
   absl::Status Begin(const grpc::ServerContextBase& context, const Tenant& tenant, Wish wish);
-  // Ends all answers soon. `for_deadline`: that is why.
+  // Ends all answers soon, from any thread, also before Begin. `for_deadline`: that is why.
   void Cancel(bool for_deadline);
   // Whether it waited for a profile or for tokens; it does not any more. Whoever is told so goes on
   // with it.

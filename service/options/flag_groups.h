@@ -15,6 +15,7 @@ void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants);
 void AddProfileFlags(CLI::App& app, Flags& flags);
 void AddServerFlags(CLI::App& app, ServerOptions& options);  // call it together with AddAccessFlags
 void AddAccessFlags(CLI::App& app, ServerOptions& options);
+void AddGatewayFlags(CLI::App& app, ServerOptions& options);
 void AddProcessFlags(CLI::App& app, Flags& flags);
 void AddMetricsFlags(CLI::App& app, Flags& flags);
 void AddLogFlags(CLI::App& app, LogOptions& options);

@@ -125,6 +125,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
            [&] { AddLimitFlags(app, flags.engine.limits, flags.tenants); });
   AddGroup(app, "Profiles", [&] { AddProfileFlags(app, flags); });
   AddGroup(app, "Server", [&] { AddServerFlags(app, flags.server); });
+  AddGroup(app, "Gateways", [&] { AddGatewayFlags(app, flags.server); });
   AddGroup(app, "Process", [&] { AddProcessFlags(app, flags); });
   AddGroup(app, "Metrics", [&] { AddMetricsFlags(app, flags); });
   AddGroup(app, "Log", [&] { AddLogFlags(app, flags.log); });

@@ -34,6 +34,11 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
     add("--health_listen", "everybody who reaches " + options.health_listen +
                                " may ask in plaintext whether the server is ready");
   }
+  for (const std::string& text : options.vllm_listen) {
+    add("--vllm_listen", "everybody who reaches " + text.substr(0, text.rfind('=')) +
+                             " may generate as tenant " + options.vllm_tenant +
+                             " without a credential");
+  }
   if (!options.metrics_listen.empty() && !IsLocalAddress(options.metrics_listen)) {
     add("--metrics_listen",
         "everybody who reaches " + options.metrics_listen + " may read the metrics");

@@ -13,6 +13,8 @@
 #include "calibration/calibrate/calibrator.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/tenant.h"
+#include "service/options/vllm_listen.h"
 
 namespace eta {
 namespace {
@@ -65,6 +67,14 @@ absl::Status CheckTenantHeader(const std::string& header) {
       "begin with grpc-, and not authorization");
 }
 
+// Whether other hosts could reach what gateways reach, by an address that can be read.
+bool OpensGateways(const ServerOptions& options) {
+  return std::any_of(options.vllm_listen.begin(), options.vllm_listen.end(), [](const auto& text) {
+    const auto listen = ParseVllmListen(text);
+    return listen.ok() && !IsLocalAddress(listen->address);
+  });
+}
+
 // Checks flags of TLS and identity that need one another, or that make one another idle.
 absl::Status CheckSecurity(const ServerOptions& options) {
   const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
@@ -77,7 +87,8 @@ absl::Status CheckSecurity(const ServerOptions& options) {
   if (options.allow_plaintext_network && !options.tls_cert.empty()) {
     return wrong("--allow_plaintext_network: calls are encrypted (--tls_cert)");
   }
-  if (options.allow_unauthenticated_network && Authenticates(options)) {
+  const bool idle = !options.tls_client_ca.empty() || !OpensGateways(options);
+  if (options.allow_unauthenticated_network && Authenticates(options) && idle) {
     return wrong(
         "--allow_unauthenticated_network: calls are authenticated (--identity, --tls_client_ca); "
         "for metrics alone there is --allow_network_metrics");
@@ -99,7 +110,7 @@ absl::Status CheckSecurity(const ServerOptions& options) {
 // Checks for flags that open up or limit something that the address does not have.
 absl::Status CheckIdleAtAddress(const ServerOptions& options) {
   const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
-  if (IsLocalAddress(options.listen)) {
+  if (IsLocalAddress(options.listen) && !OpensGateways(options)) {
     if (options.allow_unauthenticated_network) {
       return wrong("--allow_unauthenticated_network: only this host can reach --listen");
     }
@@ -197,6 +208,40 @@ absl::Status CheckHealthAddress(const ServerOptions& options) {
       "--health_listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535");
 }
 
+absl::Status CheckVllmListen(const ServerOptions& options) {
+  static const ServerOptions defaults;
+  const auto wrong = [](const char* text) { return absl::InvalidArgumentError(text); };
+  if (options.vllm_listen.empty() &&
+      (options.vllm_route || options.vllm_tenant != defaults.vllm_tenant ||
+       options.vllm_max_tokens != defaults.vllm_max_tokens)) {
+    return wrong("--vllm_tenant, --vllm_route, --vllm_max_tokens: need --vllm_listen");
+  }
+  if (!Tenant::Parse(options.vllm_tenant).ok()) {
+    return wrong("--vllm_tenant: must be 1 to 255 printable ASCII characters without spaces");
+  }
+  if (options.vllm_route && options.identity.empty()) {
+    return wrong("--vllm_route: without --identity everybody has all roles");
+  }
+  if (options.vllm_max_tokens < 1) return wrong("--vllm_max_tokens: must be at least 1");
+  const bool known = !options.tls_client_ca.empty() || options.allow_unauthenticated_network;
+  const bool hidden = !options.tls_cert.empty() || options.allow_plaintext_network;
+  for (const std::string& text : options.vllm_listen) {
+    ASSIGN_OR_RETURN(const auto listen, ParseVllmListen(text));
+    const std::string& address = listen.address;
+    if (IsUnixSocket(address) ? address.size() == kUnixScheme.size() : !HostOf(address)) {
+      return wrong(
+          "--vllm_listen: must be host:port, [IPv6]:port or unix:path, the port 0 to 65535; =NAME "
+          "and :ATTENTION may follow");
+    }
+    if (IsLocalAddress(address) || (known && hidden)) continue;
+    return wrong(
+        "--vllm_listen: other hosts could reach this address, where calls show no credential; it "
+        "needs --tls_cert and --tls_client_ca, or --allow_unauthenticated_network and "
+        "--allow_plaintext_network");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckMetricsAddress(const ServerOptions& options) {
   if (options.metrics_listen.empty()) {
     if (!options.allow_network_metrics) return absl::OkStatus();
@@ -223,6 +268,7 @@ absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
   RETURN_IF_ERROR(CheckListenAddress(options));
   RETURN_IF_ERROR(CheckMetricsAddress(options));
   RETURN_IF_ERROR(CheckHealthAddress(options));
+  RETURN_IF_ERROR(CheckVllmListen(options));
   RETURN_IF_ERROR(CheckCallOptions(options));
   if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -64,6 +64,15 @@ struct ServerOptions {
 
   // Of a request, above it RESOURCE_EXHAUSTED. Calibrate and ImportProfile have their own.
   int max_message_bytes = 1 << 20;
+  // Where vllm.grpc.engine is answered, for gateways: ADDRESS[=NAME[:ATTENTION]] (vllm_listen.h).
+  // Empty: nowhere.
+  std::vector<std::string> vllm_listen;
+  // Whose a call there is that shows no credential. With `identity` its role is generate, and route
+  // if the operator says so.
+  std::string vllm_tenant = "default";
+  bool vllm_route = false;
+  int32_t vllm_max_tokens = 4096;  // of an answer there whose length nobody named
+
   int max_connections = 0;  // at a time, more are closed at once; 0: Acceptor::kDefaultMax has it
   // Of one address (IPv6: of its first 64 bits); 0: no such limit. Not of a Unix socket.
   int max_connections_per_peer = 0;
@@ -95,6 +104,7 @@ bool IsLocalAddress(const std::string& address);
 absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);
+absl::Status CheckVllmListen(const ServerOptions& options);
 
 // All checks above, and how the options fit the limits: whatever can be checked without reading a
 // file.

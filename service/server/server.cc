@@ -81,7 +81,23 @@ absl::Status Server::Listen() {
                  .Add("address", address())
                  .Add("max_connections", acceptor_.Usage().max));
   AskDefaultProfile();
+  RETURN_IF_ERROR(StartGateways());
   return StartHealth();
+}
+
+absl::Status Server::StartGateways() {
+  for (const std::string& text : options_.vllm_listen) {
+    ASSIGN_OR_RETURN(const auto listen, ParseVllmListen(text));
+    VllmListener& listener =
+        *vllm_listeners_.emplace_back(std::make_unique<VllmListener>(listen, context_, log_));
+    RETURN_IF_ERROR(listener.Start(credentials_));
+    log_.Write(LogEvent(LogLevel::kInfo, "gateway_listening",
+                        "gateways reach the model on " + listener.address())
+                   .Add("address", listener.address())
+                   .Add("model", listen.name.empty() ? engine_.info().model_name : listen.name)
+                   .Add("attention", Name(listen.attention)));
+  }
+  return absl::OkStatus();
 }
 
 void Server::AskDefaultProfile() {
@@ -138,6 +154,7 @@ absl::Status Server::StartHealth() {
         LogEvent(LogLevel::kInfo, "health_listening", "health on " + health_listener_->address())
             .Add("address", health_listener_->address()));
   }
+  for (const auto& listener : vllm_listeners_) health.push_back(listener->health());
   health_.Begin(std::move(health), acceptor_, ProbeCredentials(security_.tls.get(), security_.own));
   return absl::OkStatus();
 }
@@ -208,6 +225,7 @@ void Server::AwaitCalls(Clock::time_point deadline) {
 }
 
 void Server::CloseTransport(std::chrono::milliseconds grace) {
+  for (const auto& listener : vllm_listeners_) listener->Stop(grace);
   acceptor_.Stop();  // first: gRPC loses what it is handed once it shuts down
   server_->Shutdown(std::chrono::system_clock::now() + grace);
 }

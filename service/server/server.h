@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,7 @@
 #include "service/profiles/profile_service.h"
 #include "service/server/call_resources.h"
 #include "service/server/eta_service.h"
+#include "service/server/vllm_listener.h"
 #include "service/stats/server_status.h"
 #include "service/stats/stats_watchers.h"
 
@@ -45,6 +47,10 @@ class Server {
   const std::string& address() const { return acceptor_.address(); }
   // Where it answers health checks besides; null: nowhere.
   const HealthListener* health_listener() const { return health_listener_.get(); }
+  // Where gateways reach it, one for each of vllm_listen.
+  const std::vector<std::unique_ptr<VllmListener>>& vllm_listeners() const {
+    return vllm_listeners_;
+  }
 
   // How things stand; any thread.
   ServerStatus Status() const;
@@ -62,6 +68,7 @@ class Server {
   Server(const ServerOptions& options, const ServerContext& context, Security security);
   absl::Status Listen();
   absl::Status StartGrpc();
+  absl::Status StartGateways();
   absl::Status StartHealth();
   // Begins to find out who has the default profile, where there is one, and to say so.
   void AskDefaultProfile();
@@ -89,6 +96,7 @@ class Server {
   HealthWatch health_;
 
   std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<VllmListener>> vllm_listeners_;
   std::unique_ptr<HealthListener> health_listener_;
 
   mutable Mutex mutex_;

@@ -156,7 +156,7 @@ void AddTop(const TokenDetail& token,
 }
 
 // The path in that API of a field as the engine names it.
-std::string VllmField(const std::string& field, const Request& request) {
+std::string VllmField(const std::string& field, const SamplingOptions& sampling) {
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"token_ids.ids", "tokenized.input_ids"},
       {"token_ids", "tokenized.input_ids"},
@@ -169,8 +169,8 @@ std::string VllmField(const std::string& field, const Request& request) {
   size_t place = 0;
   if (field.starts_with(kBias) &&
       absl::SimpleAtoi(field.substr(kBias.size(), field.find(']') - kBias.size()), &place) &&
-      place < request.sampling.bias.size()) {
-    return absl::StrCat(kSampling, "logit_bias[", request.sampling.bias[place].id, "]");
+      place < sampling.bias.size()) {
+    return absl::StrCat(kSampling, "logit_bias[", sampling.bias[place].id, "]");
   }
   if (field.starts_with("attention.")) return kAttentionKey;
   for (const auto& [ours, theirs] : kNames) {
@@ -200,12 +200,12 @@ absl::StatusOr<VllmRequest> ToRequest(const vllm_pb::GenerateRequest& message, c
   return out;
 }
 
-absl::Status InVllmFields(const absl::Status& status, const Request& request) {
+absl::Status InVllmFields(const absl::Status& status, const SamplingOptions& sampling) {
   ErrorDetail detail = GetErrorDetail(status);
   if (detail.field.empty()) return status;
   const std::string named = detail.field + ": ";
   std::string sentence(status.message());
-  detail.field = VllmField(detail.field, request);
+  detail.field = VllmField(detail.field, sampling);
   if (sentence.starts_with(named)) sentence.replace(0, named.size(), detail.field + ": ");
   return MakeError(status.code(), sentence, std::move(detail));
 }

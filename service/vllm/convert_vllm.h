@@ -36,7 +36,7 @@ absl::StatusOr<VllmRequest> ToRequest(const vllm_pb::GenerateRequest& message, c
                                       int32_t most_tokens);
 
 // An error about a field of the request, which is named as that API spells it.
-absl::Status InVllmFields(const absl::Status& status, const Request& request);
+absl::Status InVllmFields(const absl::Status& status, const SamplingOptions& sampling);
 
 // The tokens of a delta, at the end of what is there.
 void AppendTokens(const DeltaEvent& event, const OutputOptions& options,

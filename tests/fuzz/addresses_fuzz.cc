@@ -10,6 +10,7 @@
 #include "calibration/calibrate/calibrator.h"
 #include "engine/request/limits.h"
 #include "service/options/server_options.h"
+#include "service/options/vllm_listen.h"
 #include "tests/testing/fuzz/input_reader.h"
 
 namespace {
@@ -73,6 +74,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.default_profile = std::string(reader.Until('\n'));
   while (!reader.empty()) options.admin_tenants.emplace_back(reader.Until('\n'));
 
+  if (const auto listen = eta::ParseVllmListen(options.health_listen); listen.ok()) {
+    Require(listen->name.find_first_of(" :\n") == std::string::npos);
+    Require(options.health_listen.starts_with(listen->address));
+    const auto again = eta::ParseAttentionName(Name(listen->attention));
+    Require(listen->attention.mode ? again.ok() && *again == listen->attention : !again.ok());
+    options.vllm_listen = {options.health_listen};
+  }
+  const bool gateways = eta::CheckVllmListen(options).ok();
+  const bool opened = gateways && !options.vllm_listen.empty() &&
+                      !eta::IsLocalAddress(eta::ParseVllmListen(options.vllm_listen[0])->address);
+  Require(!opened || ((options.allow_unauthenticated_network || !options.tls_client_ca.empty()) &&
+                      (options.allow_plaintext_network || !options.tls_cert.empty())));
+
   const bool known = options.allow_unauthenticated_network || !options.identity.empty() ||
                      !options.tls_client_ca.empty();
   const bool hidden = options.allow_plaintext_network || !options.tls_cert.empty();
@@ -84,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (listens) {
     if (!is_unix) CheckTcp(options.listen, !(known && hidden));
     Require(is_unix ? options.max_connections_per_peer <= 0 : options.socket_mode == 0600);
-    if (eta::IsLocalAddress(options.listen)) {
+    if (eta::IsLocalAddress(options.listen) && options.vllm_listen.empty()) {
       Require(!options.allow_unauthenticated_network && !options.allow_plaintext_network);
     }
   }
@@ -109,6 +123,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
   }
   Require(eta::CheckOptions(options, limits).ok() ==
-          (listens && metrics && health && calls && options.stall_timeout > limits.max_congestion));
+          (listens && metrics && health && gateways && calls &&
+           options.stall_timeout > limits.max_congestion));
   return 0;
 }

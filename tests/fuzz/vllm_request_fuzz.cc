@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(request.keep_last.value_or(1) >= 1);
   const absl::Status valid = eta::ValidateRequest(request, model, limits);
   if (!valid.ok()) {
-    RequireRefusal(eta::InVllmFields(valid, request));
+    RequireRefusal(eta::InVllmFields(valid, request.sampling));
     return 0;
   }
   const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt);

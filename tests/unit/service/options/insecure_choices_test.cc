@@ -60,6 +60,13 @@ TEST(InsecureChoices, OfWhoMayNameTenants) {
   EXPECT_THAT(with("identity.json"), IsEmpty()) << "then only its proxies may";
 }
 
+TEST(InsecureChoices, OfGateways) {
+  EXPECT_THAT(Said([](Flags& flags) {
+                flags.server.vllm_listen = {"127.0.0.1:1=m:full", "unix:/run/eta/gateway"};
+              }),
+              ElementsAre("--vllm_listen", "--vllm_listen"));
+}
+
 TEST(InsecureChoices, OfTheProcess) {
   EXPECT_THAT(
       Said([](Flags& flags) {

@@ -38,7 +38,7 @@ absl::Status RefusalOf(const std::string& text) {
   if (!converted.ok()) return converted.status();
   converted->request.id = "r";
   return InVllmFields(ValidateRequest(converted->request, SmallModel(), Limits()),
-                      converted->request);
+                      converted->request.sampling);
 }
 
 TEST(VllmRequest, ZeroAndAbsentMeanWhatTheReferenceServicerMeans) {
@@ -175,7 +175,7 @@ TEST(VllmRequest, BadValuesAreNamedAsThatApiSpellsThem) {
 }
 
 TEST(VllmRequest, OtherErrorsStayAsTheyAre) {
-  const Request request;
+  const SamplingOptions request;
   EXPECT_TRUE(InVllmFields(absl::OkStatus(), request).ok());
   EXPECT_EQ(InVllmFields(absl::UnavailableError("x"), request), absl::UnavailableError("x"));
   const absl::Status attention = InVllmFields(InvalidField("attention.profile", "bad"), request);
