@@ -186,7 +186,7 @@ absl::StatusOr<uint64_t> PuppetEngine::Submit(PreparedRequest request,
   if (!refusals_.empty()) {
     const absl::Status refusal = refusals_.front();
     refusals_.erase(refusals_.begin());
-    return refusal;
+    if (!refusal.ok()) return refusal;
   }
   const uint64_t handle = ++last_handle_;
   calls_.push_back(

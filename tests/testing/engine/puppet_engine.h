@@ -68,7 +68,7 @@ class PuppetEngine final : public Engine {
   explicit PuppetEngine(Limits limits = {});
   ~PuppetEngine() override { Drain(Clock::now()); }
 
-  // Refuses the next requests with these statuses, in order.
+  // Refuses the next requests with these statuses, in order; OK lets one in.
   void Refuse(absl::Status status);
   // Returns the oldest submitted call that was not returned yet, or waits for the next one. Null
   // after 10 s.

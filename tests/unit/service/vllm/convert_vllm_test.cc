@@ -101,6 +101,8 @@ TEST(VllmRequest, ASeedOfMinusOneIsDrawn) {
   EXPECT_EQ(Converted("text: 'x' sampling_params { seed: 0 }")->request.sampling.seed, 0u);
 }
 
+// bad input: Gateways | `truncate_prompt_tokens` of 0 or under -1 | INVALID_ARGUMENT, the field
+// named
 TEST(VllmRequest, TruncationKeepsTheEnd) {
   EXPECT_EQ(Converted("text: 'x' sampling_params { truncate_prompt_tokens: 5 }")->request.keep_last,
             5);
@@ -115,6 +117,9 @@ TEST(VllmRequest, TruncationKeepsTheEnd) {
   }
 }
 
+// bad input: Gateways | a schema, regex, grammar, structural tag or choice; media; KV transfer; a
+// rank;
+//   more than 16 answers; a `request_id` that is none | INVALID_ARGUMENT, the field named
 TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "input"},
@@ -146,6 +151,8 @@ TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
   EXPECT_TRUE(Converted("text: 'x' request_id: '" + std::string(256, 'a') + "'").ok());
 }
 
+// bad input: Gateways | no ids, ids outside of the vocabulary, any value outside its limits |
+//   INVALID_ARGUMENT, the field named as that API spells it
 TEST(VllmRequest, BadValuesAreNamedAsThatApiSpellsThem) {
   const std::string ids = "tokenized { input_ids: 1 } sampling_params ";
   const std::pair<std::string, std::string> cases[] = {
