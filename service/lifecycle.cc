@@ -119,6 +119,7 @@ absl::Status Lifecycle::ServeMetrics() {
 
 absl::Status Lifecycle::LoadEngine() {
   const Clock::time_point begin = Clock::now();
+  flags_.engine.keep_tokenizer_files = !flags_.server.vllm_listen.empty();
   const UsableCpus cpus = ReadUsableCpus();  // before some are left to steps
   LogTooManyThreads(cpus, flags_.engine.backend, *log_);
   ASSIGN_OR_RETURN(engine_, Engine::Create(flags_.engine, &*telemetry_));

@@ -53,6 +53,7 @@ struct EngineOptions {
   // min_mass.
   double shadow_rate = 0.001;
   bool allow_nonfinite_weights = false;
+  bool keep_tokenizer_files = false;         // EngineInfo has them
   std::optional<std::string> chat_template;  // its source; counts instead of the model's own
   std::map<std::string, std::string>
       sha256;  // file name -> hex digest that it must have; empty: any

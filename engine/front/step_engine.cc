@@ -180,6 +180,9 @@ absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(chats_, ChatPrompts::Create({.of_model = checkpoint.chat_template(),
                                                 .given = options_.chat_template},
                                                *tokenizer_));
+  if (options_.keep_tokenizer_files) {
+    info_.tokenizer_files = std::make_shared<const TokenizerFiles>(std::move(files));
+  }
   return absl::OkStatus();
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/tokenizer_files.h"
 #include "engine/model/model_config.h"
 #include "kernels/dtype.h"
 
@@ -16,8 +18,10 @@ struct EngineInfo {
   std::string model_fingerprint;      // ModelFingerprint: over weights, tokenizer and config
   std::string tokenizer_fingerprint;  // Checkpoint's
   ModelConfig config;                 // its index: as served
-  std::vector<int32_t> beginning;     // ids before every text (Tokenizer::beginning)
-  std::string backend;                // its description
+  // What the tokenizer was made from, with the template of chats that counts; null: not kept.
+  std::shared_ptr<const TokenizerFiles> tokenizer_files;
+  std::vector<int32_t> beginning;  // ids before every text (Tokenizer::beginning)
+  std::string backend;             // its description
   DType kv_dtype;
   DType index_dtype;
   IndexKind index = IndexKind::kMoment;  // as served: a flag may replace the model's

@@ -47,6 +47,7 @@ VllmListener::VllmListener(const VllmListen& listen, const ServiceContext& servi
 
 absl::Status VllmListener::Start(std::shared_ptr<grpc::ServerCredentials> credentials) {
   if (local_) credentials = grpc::InsecureServerCredentials();
+  vllm_.OfferTokenizer();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   ConfigureTransport(service_.options, service_.engine.limits(), /*has_store=*/false, builder);

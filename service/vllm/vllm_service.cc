@@ -19,6 +19,11 @@ VllmService::VllmService(const ServiceContext& service, const std::string& model
             .attention = attention,
             .requests = requests_} {}
 
+void VllmService::OfferTokenizer() {
+  const auto& files = service_.engine.info().tokenizer_files;
+  tokenizer_.bundle = MakeTokenizerBundle(files != nullptr ? *files : TokenizerFiles());
+}
+
 UnaryMethod VllmService::About(std::string_view name) const {
   return {.name = name,
           .needed = {Role::kGenerate, Role::kRoute},
@@ -31,6 +36,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
   service_.live_calls.Begin();
   return VllmGenerate::Start(context, *message, vllm_,
                              [&live_calls = service_.live_calls] { live_calls.End(); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* /*message*/) {
+  service_.live_calls.Begin();
+  return TokenizerCall::Start(context, service_, tokenizer_,
+                              [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,

@@ -7,6 +7,7 @@
 
 #include "service/calls/service_context.h"
 #include "service/calls/unary_call.h"
+#include "service/vllm/tokenizer_call.h"
 #include "service/vllm/vllm_generate.h"
 #include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
@@ -34,6 +35,9 @@ class VllmService final
   VllmService(const ServiceContext& service, const std::string& model_name,
               const AttentionName& attention);
 
+  // Its tokenizer's archive, made on the caller's thread; once, before any call.
+  void OfferTokenizer();
+
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* message) override;
   // Asks for no credential and takes no lock.
@@ -55,6 +59,8 @@ class VllmService final
   grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTokenizer(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) override;
   // Where the cache's events go out. Until the engine keeps them: UNIMPLEMENTED, of null.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* SubscribeKvEvents(
       grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* /*message*/) override {
@@ -68,6 +74,7 @@ class VllmService final
   const ServiceContext& service_;
   NamedRequests requests_;
   const VllmContext vllm_;
+  TokenizerOffer tokenizer_;
   const Clock::time_point began_ = Clock::now();
 };
 

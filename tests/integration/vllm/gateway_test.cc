@@ -246,8 +246,7 @@ TEST_F(GatewayTest, WhatIsBadIsRefusedByTheNameItHasThere) {
 }
 
 // bad input: Gateways | `x-eta-attention` of another word, there twice, of a profile that cannot be
-// or
-//   is not there | INVALID_ARGUMENT, `x-eta-attention` named; NOT_FOUND, PROFILE_NOT_FOUND
+//   or is not there | INVALID_ARGUMENT, `x-eta-attention` named; NOT_FOUND, PROFILE_NOT_FOUND
 TEST_F(GatewayTest, AttentionIsTheListenersUnlessMetadataSaysOther) {
   const auto mode = [this](size_t gateway, const std::string& metadata) {
     GatewayCall client(Gateway(gateway));
@@ -334,9 +333,8 @@ TEST_F(GatewayTest, LoadsAreOfAllDevicesTogether) {
   EXPECT_EQ(info.data_parallel_size(), 1);
 }
 
-// bad input: Gateways | methods of other engines' protocols, of eta.v1 at a gateway's listener,
-// Embed,
-//   profilers | UNIMPLEMENTED, at once
+// bad input: Gateways | methods of other engines' protocols, of eta.v1 at a gateway's listener;
+//   Embed and profilers | UNIMPLEMENTED, at once
 TEST_F(GatewayTest, WhatIsNotThereIsUnimplementedAtOnceAndTheApisAreApart) {
   const auto code = [](const std::shared_ptr<grpc::Channel>& channel, const std::string& method) {
     return GenericCall(channel, method).Exchange("").error_code();

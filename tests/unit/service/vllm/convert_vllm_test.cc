@@ -102,7 +102,7 @@ TEST(VllmRequest, ASeedOfMinusOneIsDrawn) {
 }
 
 // bad input: Gateways | `truncate_prompt_tokens` of 0 or under -1 | INVALID_ARGUMENT, the field
-// named
+//   named
 TEST(VllmRequest, TruncationKeepsTheEnd) {
   EXPECT_EQ(Converted("text: 'x' sampling_params { truncate_prompt_tokens: 5 }")->request.keep_last,
             5);
@@ -118,8 +118,7 @@ TEST(VllmRequest, TruncationKeepsTheEnd) {
 }
 
 // bad input: Gateways | a schema, regex, grammar, structural tag or choice; media; KV transfer; a
-// rank;
-//   more than 16 answers; a `request_id` that is none | INVALID_ARGUMENT, the field named
+//   rank; more than 16 answers; a `request_id` that is none | INVALID_ARGUMENT, the field named
 TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "input"},
