@@ -72,7 +72,8 @@ def loaded_libraries(binaries):
 # Licences by the short names of Debian's copyright files, and of those files that are prose.
 _SPDX = {
     "apache-2.0": "Apache-2.0", "apache-2": "Apache-2.0", "artistic": "Artistic-1.0-Perl",
-    "bsd-2-clause": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsl-1.0": "BSL-1.0",
+    "bsd-2-clause": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsd-variant": "bzip2-1.0.6",
+    "bsl-1.0": "BSL-1.0",
     "cc0-1.0": "CC0-1.0", "curl": "curl", "expat": "MIT", "mit": "MIT", "mit/x11": "MIT",
     "fsfap": "FSFAP", "gpl-1+": "GPL-1.0-or-later", "gpl-2": "GPL-2.0-only",
     "gpl-2+": "GPL-2.0-or-later", "gpl-2.0+": "GPL-2.0-or-later", "gpl-3": "GPL-3.0-only",
@@ -87,6 +88,7 @@ _PROSE = {
     "c-ares": "MIT",
     "gnutls28": "LGPL-2.1-or-later",
     "krb5": "MIT",
+    "libzip": "BSD-3-Clause",
     "libtasn1-6": "LGPL-2.1-or-later",
 }
 

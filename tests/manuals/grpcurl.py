@@ -2,7 +2,7 @@
 """Answers the manuals' grpcurl examples where grpcurl is not installed (Debian 12 has no package):
 the same flags, the same JSON in and out, one call.
 
-  grpcurl [-plaintext] -import-path DIR -proto FILE [-d JSON | -d @] HOST:PORT SERVICE/METHOD
+  grpcurl [-plaintext] -import-path DIR -proto FILE [-d JSON | -d @] [-H 'KEY: VALUE'] HOST:PORT SERVICE/METHOD
 """
 
 import argparse
@@ -31,6 +31,7 @@ def main():
     parser.add_argument("-import-path", required=True)
     parser.add_argument("-proto", required=True)
     parser.add_argument("-d", default="{}")
+    parser.add_argument("-H", action="append", default=[])
     parser.add_argument("address")
     parser.add_argument("method")
     options = parser.parse_args()
@@ -45,7 +46,7 @@ def main():
         f"/{options.method}", lambda message: message.SerializeToString(),
         messages.GetPrototype(method.output_type).FromString)
     try:
-        for answer in call(request):
+        for answer in call(request, metadata=[tuple(pair.split(": ", 1)) for pair in options.H]):
             print(json_format.MessageToJson(answer, descriptor_pool=pool), flush=True)
     except grpc.RpcError as error:
         print(f"ERROR:\n  Code: {error.code().name}\n  Message: {error.details()}", file=sys.stderr)
