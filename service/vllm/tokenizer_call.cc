@@ -35,9 +35,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TokenizerCall::Start(
 }
 
 absl::Status TokenizerCall::Send(const ServiceContext& service, const TokenizerOffer& offer) {
-  RETURN_IF_ERROR(
-      Admit(context(), service, {Role::kGenerate, Role::kRoute}, record(), Admission::kAlways)
-          .status());
+  RETURN_IF_ERROR(Admit(context(), service, {Role::kGenerate, Role::kRoute}, record()).status());
   RETURN_IF_ERROR(offer.bundle.status());
   const std::string& zip = offer.bundle->zip;
   for (size_t begin = 0; begin < zip.size(); begin += kPieceBytes) {
