@@ -7,8 +7,8 @@
 
 namespace eta {
 
-BlockPool::BlockPool(int32_t num_blocks)
-    : blocks_(static_cast<size_t>(num_blocks)), references_(blocks_.size()) {
+BlockPool::BlockPool(int32_t num_blocks, KvEventRecorder* recorder)
+    : recorder_(recorder), blocks_(static_cast<size_t>(num_blocks)), references_(blocks_.size()) {
   free_.reserve(blocks_.size());
   for (int32_t block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
@@ -22,8 +22,7 @@ std::optional<int32_t> BlockPool::Allocate() {
   } else if (!cached_.empty()) {
     block = cached_.front();
     cached_.pop_front();
-    by_key_.erase(blocks_[block].key);
-    blocks_[block].named = false;
+    Unname(block);
   } else {
     return std::nullopt;
   }
@@ -80,19 +79,29 @@ BlockPool::Prefix BlockPool::FindPrefix(std::span<const PrefixKey> keys) const {
   return prefix;
 }
 
-void BlockPool::Publish(int32_t block, const PrefixKey& key) {
+void BlockPool::Publish(int32_t block, const PrefixKey& key, const PrefixKey* parent,
+                        std::span<const int32_t> tokens) {
   Block& entry = blocks_[block];
   assert(references_[block] > 0);
   if (entry.named || !by_key_.emplace(key, block).second) return;
   entry.named = true;
   entry.key = key;
+  if (recorder_ != nullptr) recorder_->Stored(key, parent, tokens);
+}
+
+void BlockPool::Unname(int32_t block) {
+  if (recorder_ != nullptr) recorder_->Removed(blocks_[block].key);
+  by_key_.erase(blocks_[block].key);
+  blocks_[block].named = false;
 }
 
 void BlockPool::Forget() {
-  for (const auto& [key, block] : by_key_) blocks_[block].named = false;
-  by_key_.clear();
   free_.insert(free_.end(), cached_.begin(), cached_.end());
   cached_.clear();
+  for (int32_t block = 0; block < num_blocks(); ++block) {
+    if (blocks_[block].named) Unname(block);
+  }
+  if (recorder_ != nullptr) recorder_->Cleared();
 }
 
 }  // namespace eta

@@ -13,13 +13,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/batching/kv_events/kv_event_recorder.h"
 #include "engine/batching/prefix_key.h"
 
 namespace eta {
 
 class BlockPool {
  public:
-  explicit BlockPool(int32_t num_blocks);
+  // `recorder` is told which keys can be found; null: nobody is. It must outlive the pool.
+  explicit BlockPool(int32_t num_blocks, KvEventRecorder* recorder = nullptr);
 
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
@@ -53,8 +55,10 @@ class BlockPool {
   };
   Prefix FindPrefix(std::span<const PrefixKey> keys) const;
   // Names the contents of a used block, so that others may share it. Does nothing if another block
-  // has the key already.
-  void Publish(int32_t block, const PrefixKey& key);
+  // has the key already. `parent`, null of a prompt's first block, and `tokens` are for the
+  // recorder.
+  void Publish(int32_t block, const PrefixKey& key, const PrefixKey* parent = nullptr,
+               std::span<const int32_t> tokens = {});
   // No block is found by a key any more: the cached ones are free, the used ones stay used.
   void Forget();
 
@@ -65,6 +69,9 @@ class BlockPool {
     std::list<int32_t>::iterator cached;  // valid while unreferenced and named
   };
 
+  void Unname(int32_t block);
+
+  KvEventRecorder* const recorder_;
   std::vector<Block> blocks_;
   std::vector<int32_t> references_;  // sequences that hold each block
   std::vector<int32_t> free_;

@@ -309,10 +309,13 @@ StepPipeline::Outcome StepPipeline::Accept(Step& step, const Member& member, siz
 void StepPipeline::Publish(const Sequence& sequence, const SequenceRows& rows) {
   if (!options_.prefix_cache) return;
   // Only a failed digest leaves a sequence without keys; then nothing is shared.
-  const auto keys = static_cast<int32_t>(sequence.prefix_keys().size());
-  const int32_t end = std::min(sequence.num_computed / block_size_, keys);
-  for (int32_t i = rows.position / block_size_; i < end; ++i) {
-    pool_.Publish(sequence.blocks[i], sequence.prefix_keys()[i]);
+  const std::span<const PrefixKey> keys = sequence.prefix_keys();
+  const size_t block_tokens = static_cast<size_t>(block_size_);
+  const size_t end =
+      std::min(static_cast<size_t>(sequence.num_computed) / block_tokens, keys.size());
+  for (size_t i = static_cast<size_t>(rows.position) / block_tokens; i < end; ++i) {
+    pool_.Publish(sequence.blocks[i], keys[i], i > 0 ? &keys[i - 1] : nullptr,
+                  sequence.tokens().subspan(i * block_tokens, block_tokens));
   }
 }
 

@@ -17,9 +17,9 @@ double Seconds(std::chrono::nanoseconds duration) {
 }  // namespace
 
 Dispatcher::Dispatcher(Backend& backend, Model& model, const KvCache& cache,
-                       const BatcherOptions& options, Observer* observer)
+                       const BatcherOptions& options, Observer* observer, KvEventRecorder* recorder)
     : max_step_tokens_(options.max_step_tokens),
-      pool_(cache.num_blocks()),
+      pool_(cache.num_blocks(), recorder),
       batcher_(model, cache, pool_, options, observer),
       pass_batch_(model, cache),
       passes_(backend, pass_batch_, pool_) {}

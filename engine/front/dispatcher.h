@@ -16,9 +16,10 @@ namespace eta {
 
 class Dispatcher {
  public:
-  // `observer` may be null. All references must outlive the dispatcher.
+  // `observer` may be null, and `recorder` of the prefix cache too. All must outlive the
+  // dispatcher.
   Dispatcher(Backend& backend, Model& model, const KvCache& cache, const BatcherOptions& options,
-             Observer* observer);
+             Observer* observer, KvEventRecorder* recorder = nullptr);
 
   Batcher& batcher() { return batcher_; }
   const Batcher& batcher() const { return batcher_; }

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/estimates/wait_estimate.h"
 #include "engine/batching/fairness/tenant_queue.h"
+#include "engine/batching/kv_events/kv_event_log.h"
 #include "engine/model/model_config.h"
 #include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
@@ -48,6 +49,8 @@ struct EngineOptions {
   // cuda, else 256; at least max_running.
   int32_t max_step_tokens = 0;
   bool prefix_cache = true;  // share full prompt blocks between requests
+  // Is told what all devices' prefix caches store and remove; null: nobody is.
+  std::shared_ptr<KvEventLog> kv_events;
   // Share of the decode row-layers, [0, 1], that are also computed with full attention, to tell
   // what reading less costs (request/shadow/shadow_sampler.h); 0: only those of requests with
   // min_mass.

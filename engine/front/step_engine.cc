@@ -59,6 +59,16 @@ absl::Status NoMemory(const Backend& backend, const std::string& what, const abs
                    ": ", cause.message()));
 }
 
+// By what keys and values are computed, beside what a PrefixKey holds.
+std::string Computed(const EngineInfo& info, const BackendOptions& backend) {
+  std::string text = info.model_fingerprint;
+  for (const std::string_view part : {Name(info.kv_dtype), Name(info.weights),
+                                      std::string_view(backend.name), Name(backend.compute)}) {
+    text.append(";").append(part);
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> StepEngine::Create(const EngineOptions& options,
@@ -124,17 +134,6 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
       return absl::Status(warm.code(), absl::StrCat("the device's first steps: ", warm.message()));
     }
   }
-  dispatcher_ =
-      std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
-                                   BatcherOptions{.max_running = options_.max_running,
-                                                  .max_step_tokens = options_.max_step_tokens,
-                                                  .max_decode_rows = model_->max_decode_rows(),
-                                                  .prefix_cache = options_.prefix_cache,
-                                                  .shadow_rate = options_.shadow_rate,
-                                                  .live_mass = live_mass_,
-                                                  .max_congestion = options_.limits.max_congestion},
-                                   observer_);
-
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
     const auto path = std::filesystem::weakly_canonical(options_.model_dir);
@@ -161,6 +160,20 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.prefix_cache = options_.prefix_cache;
   info_.chat_refusal = chats_->refusal();
   info_.chat_template_refused = chats_->template_refused();
+  if (options_.kv_events != nullptr) {
+    recorder_ =
+        std::make_unique<KvEventRecorder>(options_.kv_events, Computed(info_, options_.backend));
+  }
+  dispatcher_ =
+      std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
+                                   BatcherOptions{.max_running = options_.max_running,
+                                                  .max_step_tokens = options_.max_step_tokens,
+                                                  .max_decode_rows = model_->max_decode_rows(),
+                                                  .prefix_cache = options_.prefix_cache,
+                                                  .shadow_rate = options_.shadow_rate,
+                                                  .live_mass = live_mass_,
+                                                  .max_congestion = options_.limits.max_congestion},
+                                   observer_, recorder_.get());
   intake_ = std::make_unique<RequestIntake>(info_, options_.limits, *tokenizer_, *chats_);
   queue_.Report(Sample());
   thread_ = std::thread([this] { Loop(); });
@@ -341,6 +354,7 @@ void StepEngine::Loop() {
       Deliver(submissions);
       const auto stepped = dispatcher_->Step(Clock::now());
       progress = stepped.value_or(false);
+      if (recorder_ != nullptr) recorder_->Flush(/*wait=*/!progress);
       if (!stepped.ok()) snapshot_.device_lost = true;
       if (progress) {
         ++snapshot_.steps;

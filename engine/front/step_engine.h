@@ -79,6 +79,7 @@ class StepEngine final : public Engine {
   std::unique_ptr<RequestIntake> intake_;
   std::unique_ptr<KvCache> cache_;
   const std::shared_ptr<LiveMass> live_mass_;
+  std::unique_ptr<KvEventRecorder> recorder_;  // null: nobody asks for the cache's events
   std::unique_ptr<Dispatcher> dispatcher_;
   EngineSnapshot snapshot_;
   std::thread thread_;

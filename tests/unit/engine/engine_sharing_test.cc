@@ -74,5 +74,31 @@ TEST_F(SharingTest, BlocksBehindOneThatMayBeGivenAwayAreNotCountedOn) {
   EXPECT_EQ(engine_.ids(sharing), engine_.ids(holder));
 }
 
+// Who reads the events knows which beginnings of prompts are cached, and for whom.
+TEST(KvEvents, TheEngineTellsThePromptsBlocksByTheirTokens) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  options.kv_events = std::make_shared<KvEventLog>();
+  const auto engine = Start(options);
+  const std::vector<int32_t> prompt = Prompt(3 * kSharedBlock + 1, 1);
+  const auto ask = [&](const std::string& tenant) {
+    Request request = Greedy(prompt, 2);
+    request.tenant = tenant;
+    Ask(*engine, std::move(request));
+    WaitUntilIdle(*engine);
+    return options.kv_events->TakeSnapshot().blocks;
+  };
+  const std::vector<KvBlockPtr> blocks = ask("acme");
+  ASSERT_EQ(blocks.size(), 3u);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(i * kSharedBlock);
+    EXPECT_EQ(blocks[i]->tokens, std::vector(begin, begin + kSharedBlock));
+    const auto parent = i == 0 ? std::nullopt : std::optional(blocks[i - 1]->hash);
+    EXPECT_EQ(blocks[i]->parent, parent);
+  }
+  EXPECT_EQ(ask("acme").size(), 3u) << "the same blocks again";
+  EXPECT_EQ(ask("trial").size(), 6u) << "another tenant shares nothing";
+}
+
 }  // namespace
 }  // namespace eta::testing
