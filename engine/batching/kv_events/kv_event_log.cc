@@ -4,6 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace eta {
 namespace {
 
@@ -79,6 +81,7 @@ void KvEventLog::Keep(KvEventBatch batch) {
     kept_events_ -= kept_.front()->events.size();
     kept_.pop_front();
   }
+  if (told_) told_();
 }
 
 uint64_t KvEventLog::last_sequence() const {
@@ -86,13 +89,21 @@ uint64_t KvEventLog::last_sequence() const {
   return last_sequence_;
 }
 
-std::vector<KvEventBatchPtr> KvEventLog::Read(uint64_t sequence, size_t max) const {
+absl::StatusOr<std::vector<KvEventBatchPtr>> KvEventLog::Read(uint64_t sequence, size_t max) const {
   const MutexLock lock(mutex_);
   const uint64_t first = last_sequence_ + 1 - kept_.size();
-  if (sequence < first || sequence > last_sequence_) return {};
+  if (sequence < first || sequence > last_sequence_ + 1) {
+    return absl::DataLossError(absl::StrCat("of the cache's events, ", first, " to ",
+                                            last_sequence_, " are kept, not ", sequence));
+  }
   const auto begin = kept_.begin() + static_cast<std::ptrdiff_t>(sequence - first);
   const auto count = std::min(max, static_cast<size_t>(last_sequence_ - sequence + 1));
-  return {begin, begin + static_cast<std::ptrdiff_t>(count)};
+  return std::vector(begin, begin + static_cast<std::ptrdiff_t>(count));
+}
+
+void KvEventLog::OnAppend(std::function<void()> told) {
+  const MutexLock lock(mutex_);
+  told_ = std::move(told);
 }
 
 KvEventLog::Snapshot KvEventLog::TakeSnapshot() const {

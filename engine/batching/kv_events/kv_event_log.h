@@ -11,10 +11,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "engine/base/mutex.h"
 #include "engine/batching/kv_events/kv_event.h"
 
@@ -45,9 +47,12 @@ class KvEventLog {
 
   // The number of the newest batch; 0 before the first.
   uint64_t last_sequence() const EXCLUDES(mutex_);
-  // The batches from `sequence` on, at most `max`. Empty: there is none yet, or that one is not
-  // kept any more (then last_sequence() is not below it).
-  std::vector<KvEventBatchPtr> Read(uint64_t sequence, size_t max) const EXCLUDES(mutex_);
+  // The batches from `sequence` on, at most `max`; none if that is the next one to come. DATA_LOSS
+  // if it is not kept any more, or lies further ahead.
+  absl::StatusOr<std::vector<KvEventBatchPtr>> Read(uint64_t sequence, size_t max) const
+      EXCLUDES(mutex_);
+  // Called after each batch, with the log locked, by the thread that appends; null: nobody is.
+  void OnAppend(std::function<void()> told) EXCLUDES(mutex_);
 
   struct Snapshot {
     uint64_t sequence = 0;           // of the newest batch that is in it
@@ -70,6 +75,7 @@ class KvEventLog {
   std::deque<KvEventBatchPtr> kept_ GUARDED_BY(mutex_);
   size_t kept_events_ GUARDED_BY(mutex_) = 0;
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;
+  std::function<void()> told_ GUARDED_BY(mutex_);
 };
 
 }  // namespace eta
