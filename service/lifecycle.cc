@@ -117,6 +117,26 @@ absl::Status Lifecycle::ServeMetrics() {
   return absl::OkStatus();
 }
 
+// Before the engine, so that its first event is there.
+absl::Status Lifecycle::PublishKvEvents() {
+  const KvEventOptions& options = flags_.server.kv_events;
+  if (options.publish.empty()) return absl::OkStatus();
+  if (!flags_.engine.prefix_cache) {
+    return absl::InvalidArgumentError("--kv_events: needs --prefix_cache, whose events they are");
+  }
+  flags_.engine.kv_events = kv_events_.emplace().log();
+  ASSIGN_OR_RETURN(kv_publisher_,
+                   KvEventPublisher::Start(options, *kv_events_, [this](const absl::Status& why) {
+                     LogKvEventTrouble(why, *log_);
+                   }));
+  LogKvEvents(kv_publisher_->address(), kv_publisher_->replay_address(), *log_);
+  std::cout << "kv events on " << kv_publisher_->address() << std::endl;
+  if (!options.replay.empty()) {
+    std::cout << "kv events again on " << kv_publisher_->replay_address() << std::endl;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Lifecycle::LoadEngine() {
   const Clock::time_point begin = Clock::now();
   flags_.engine.keep_tokenizer_files = !flags_.server.vllm_listen.empty();
@@ -209,6 +229,7 @@ void Lifecycle::Stop() {
   collector_->SetServer(nullptr);
   server_.reset();
   engine_.reset();
+  kv_publisher_.reset();
   log_->Write(LogEvent(LogLevel::kInfo, "stop", "stopped"));
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/system/failpoint_file.h"
 #include "service/calls/records/audit_log.h"
 #include "service/calls/records/call_log.h"
+#include "service/kv_events/kv_event_publisher.h"
 #include "service/limits/tenant_limits.h"
 #include "service/log/grpc_log.h"
 #include "service/log/log.h"
@@ -45,6 +46,7 @@ class Lifecycle {
   absl::Status OpenLimits();
   absl::Status OpenStore();
   absl::Status ServeMetrics();
+  absl::Status PublishKvEvents();
   absl::Status LoadEngine();
   absl::Status StartServer();
   // Logs the error of one of them; the exit code.
@@ -81,7 +83,9 @@ class Lifecycle {
   std::unique_ptr<ProfileStore> profiles_;
   std::optional<Telemetry> telemetry_;
   std::shared_ptr<StatusCollector> collector_;
-  std::unique_ptr<MetricsExposer> metrics_;  // null: no page
+  std::unique_ptr<MetricsExposer> metrics_;         // null: no page
+  std::optional<KvEventFeed> kv_events_;            // nothing: nobody asks for them
+  std::unique_ptr<KvEventPublisher> kv_publisher_;  // null: not over ZeroMQ
   std::unique_ptr<Engine> engine_;
   std::optional<CallLog> call_log_;
   std::optional<AuditLog> audit_log_;

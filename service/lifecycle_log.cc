@@ -109,6 +109,22 @@ void LogPressure(Pressure level, double used, Log& log) {
                 .Add("memory_used", used));
 }
 
+void LogKvEvents(const std::string& address, const std::string& replay, Log& log) {
+  log.Write(LogEvent(LogLevel::kInfo, "kv_events_listening",
+                     "events of the prefix cache on " + address +
+                         (replay.empty() ? "" : ", and again on " + replay))
+                .Add("address", address)
+                .Add("replay_address", replay));
+}
+
+void LogKvEventTrouble(const absl::Status& why, Log& log) {
+  const bool goes_on = absl::IsDataLoss(why);
+  log.Write(LogEvent(LogLevel::kWarning, "kv_events_lost",
+                     (goes_on ? "readers of the prefix cache's events have missed some: "
+                              : "no more events of the prefix cache are published: ") +
+                         std::string(why.message())));
+}
+
 void LogRemovedVersions(const Tenant& tenant, const std::string& name,
                         const std::vector<int64_t>& versions, Log& log) {
   constexpr size_t kAtOnce = 50;  // a line holds only so much

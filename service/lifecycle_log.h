@@ -28,6 +28,10 @@ void LogTooManyThreads(const UsableCpus& cpus, const BackendOptions& backend, Lo
 // A reload of --tenants.
 void LogLimits(const absl::Status& status, Log& log);
 void LogPressure(Pressure level, double used, Log& log);
+// Where the prefix cache's events are published; `replay`: and asked for again, if anywhere.
+void LogKvEvents(const std::string& address, const std::string& replay, Log& log);
+// Events were lost, or are published no more.
+void LogKvEventTrouble(const absl::Status& why, Log& log);
 // What --keep_versions deleted.
 void LogRemovedVersions(const Tenant& tenant, const std::string& name,
                         const std::vector<int64_t>& versions, Log& log);

@@ -20,6 +20,7 @@ absl::Status Start(Lifecycle& server) {
            &Lifecycle::OpenLimits,
            &Lifecycle::OpenStore,
            &Lifecycle::ServeMetrics,
+           &Lifecycle::PublishKvEvents,
            &Lifecycle::LoadEngine,
            &Lifecycle::StartServer,
        }) {

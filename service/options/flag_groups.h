@@ -18,6 +18,7 @@ void AddAccessFlags(CLI::App& app, ServerOptions& options);
 void AddGatewayFlags(CLI::App& app, ServerOptions& options);
 void AddProcessFlags(CLI::App& app, Flags& flags);
 void AddMetricsFlags(CLI::App& app, Flags& flags);
+void AddKvEventFlags(CLI::App& app, KvEventOptions& options);
 void AddLogFlags(CLI::App& app, LogOptions& options);
 
 }  // namespace eta

@@ -128,6 +128,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   AddGroup(app, "Gateways", [&] { AddGatewayFlags(app, flags.server); });
   AddGroup(app, "Process", [&] { AddProcessFlags(app, flags); });
   AddGroup(app, "Metrics", [&] { AddMetricsFlags(app, flags); });
+  AddGroup(app, "KV events", [&] { AddKvEventFlags(app, flags.server.kv_events); });
   AddGroup(app, "Log", [&] { AddLogFlags(app, flags.log); });
 
   try {

@@ -43,6 +43,10 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
     add("--metrics_listen",
         "everybody who reaches " + options.metrics_listen + " may read the metrics");
   }
+  if (options.kv_events.allow_network) {
+    add("--allow_network_kv_events", "everybody who reaches " + options.kv_events.publish +
+                                         " may read the tokens of prompts, in plaintext");
+  }
 }
 
 // The reason why system calls are not filtered; empty if they are, or if nobody expects it.

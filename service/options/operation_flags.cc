@@ -45,6 +45,31 @@ void AddMetricsFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
 }
 
+void AddKvEventFlags(CLI::App& app, KvEventOptions& options) {
+  app.add_option(
+         "--kv_events", options.publish,
+         "Address, as tcp://host:port, where routers read over ZeroMQ what the prefix cache "
+         "stores and removes; usually tcp://*:5557. Port 0 takes a free port and prints "
+         "it. Default: none")
+      ->type_name("ADDRESS");
+  app.add_option("--kv_events_replay", options.replay,
+                 "Address, as tcp://host:port, where they ask again for events that they missed. "
+                 "Default: none")
+      ->type_name("ADDRESS");
+  app.add_option("--kv_events_topic", options.topic,
+                 "First frame of each message; llm-d wants kv@POD@MODEL. Default: empty")
+      ->type_name("TEXT");
+  AddChoice<KvEventEncoding>(
+      app, "--kv_events_encoding", options.encoding,
+      {{"map", KvEventEncoding::kMap}, {"array", KvEventEncoding::kArray}}, "map",
+      "What an event is in MessagePack: a map, as of vLLM after 0.23, or an array, as before, for "
+      "readers that know no other");
+  app.add_flag(
+      "--allow_network_kv_events", options.allow_network,
+      "Other hosts may reach --kv_events and --kv_events_replay. Whoever does may read the "
+      "tokens of prompts");
+}
+
 void AddLogFlags(CLI::App& app, LogOptions& options) {
   AddChoice<LogLevel>(app, "--log_level", options.level,
                       {{"debug", LogLevel::kDebug},

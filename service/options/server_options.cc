@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -49,6 +50,7 @@ bool Authenticates(const ServerOptions& options) {
 
 constexpr int kOwnersSocket = 0600;
 constexpr std::string_view kUnixScheme = "unix:";
+constexpr std::string_view kTcpScheme = "tcp://";
 
 bool IsUnixSocket(const std::string& address) {
   return address.starts_with(kUnixScheme);
@@ -264,11 +266,50 @@ absl::Status CheckMetricsAddress(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckKvEventAddresses(const KvEventOptions& options) {
+  if (options.publish.empty()) {
+    if (options.replay.empty() && options.topic.empty() && !options.allow_network) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "--kv_events_replay, --kv_events_topic, --allow_network_kv_events: need --kv_events");
+  }
+  bool local = true;
+  for (const auto& [flag, address] : {std::pair("--kv_events", options.publish),
+                                      std::pair("--kv_events_replay", options.replay)}) {
+    if (address.empty()) continue;
+    const bool tcp = address.starts_with(kTcpScheme);
+    const std::optional<std::string> host =
+        tcp ? HostOf(address.substr(kTcpScheme.size())) : std::nullopt;
+    if (!host) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag,
+          ": must be tcp://host:port, tcp://[IPv6]:port or tcp://*:port, the port 0 to "
+          "65535"));
+    }
+    if (IsLoopback(*host)) continue;
+    local = false;
+    if (!options.allow_network) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag,
+          ": other hosts could reach this address, and whoever does may read the prompts' "
+          "tokens, in plaintext; let only routers reach it and set "
+          "--allow_network_kv_events"));
+    }
+  }
+  if (local && options.allow_network) {
+    return absl::InvalidArgumentError(
+        "--allow_network_kv_events: only this host can reach --kv_events");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
   RETURN_IF_ERROR(CheckListenAddress(options));
   RETURN_IF_ERROR(CheckMetricsAddress(options));
   RETURN_IF_ERROR(CheckHealthAddress(options));
   RETURN_IF_ERROR(CheckVllmListen(options));
+  RETURN_IF_ERROR(CheckKvEventAddresses(options.kv_events));
   RETURN_IF_ERROR(CheckCallOptions(options));
   if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/request/limits.h"
+#include "service/kv_events/kv_event_options.h"
 #include "service/process/memory_pressure.h"
 
 namespace eta {
@@ -33,6 +34,7 @@ struct ServerOptions {
   std::string health_listen;
   // Where Prometheus scrapes /metrics over HTTP: host:port. Empty: nowhere.
   std::string metrics_listen;
+  KvEventOptions kv_events;
   bool reflection = false;  // lists the API to everybody who asks
 
   // After a stop signal new calls are accepted for this long, while load balancers notice that the
@@ -105,6 +107,7 @@ absl::Status CheckListenAddress(const ServerOptions& options);
 absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);
 absl::Status CheckVllmListen(const ServerOptions& options);
+absl::Status CheckKvEventAddresses(const KvEventOptions& options);
 
 // All checks above, and how the options fit the limits: whatever can be checked without reading a
 // file.

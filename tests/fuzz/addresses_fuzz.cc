@@ -65,6 +65,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   options.listen = std::string(reader.Until('\n'));
   options.metrics_listen = std::string(reader.Until('\n'));
+  if ((flags & 128) != 0) options.kv_events.publish = "tcp://" + options.metrics_listen;
+  options.kv_events.allow_network = (flags & 128) != 0 && options.allow_network_metrics;
   options.health_listen = std::string(reader.Until('\n'));
   options.identity = std::string(reader.Until('\n'));
   options.tls_cert = std::string(reader.Until('\n'));
@@ -93,6 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool listens = eta::CheckListenAddress(options).ok();
   const bool metrics = eta::CheckMetricsAddress(options).ok();
   const bool health = eta::CheckHealthAddress(options).ok();
+  const bool events = eta::CheckKvEventAddresses(options.kv_events).ok();
   const bool calls = eta::CheckCallOptions(options).ok();
   const bool is_unix = options.listen.starts_with("unix:");
   if (listens) {
@@ -106,6 +109,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (metrics && !options.metrics_listen.empty()) {
     CheckTcp(options.metrics_listen, !options.allow_network_metrics);
     if (options.allow_network_metrics) Require(!HasLoopback(options.metrics_listen));
+  }
+  if (events && !options.kv_events.publish.empty()) {
+    CheckTcp(options.metrics_listen, !options.kv_events.allow_network);
   }
   if (health && !options.health_listen.empty() && !options.health_listen.starts_with("unix:")) {
     CheckTcp(options.health_listen, false);
@@ -123,7 +129,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
   }
   Require(eta::CheckOptions(options, limits).ok() ==
-          (listens && metrics && health && gateways && calls &&
+          (listens && metrics && health && gateways && events && calls &&
            options.stall_timeout > limits.max_congestion));
   return 0;
 }

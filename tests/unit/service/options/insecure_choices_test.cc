@@ -35,10 +35,12 @@ TEST(InsecureChoices, OfWhoMayReachTheServer) {
                 flags.server.allow_plaintext_network = true;
                 flags.server.health_listen = "0.0.0.0:2";
                 flags.server.metrics_listen = "0.0.0.0:3";
+                flags.server.kv_events = {.publish = "tcp://*:4", .allow_network = true};
                 flags.server.reflection = true;
               }),
               UnorderedElementsAre("--allow_unauthenticated_network", "--allow_plaintext_network",
-                                   "--health_listen", "--metrics_listen", "--reflection"));
+                                   "--health_listen", "--metrics_listen",
+                                   "--allow_network_kv_events", "--reflection"));
   const auto socket_of = [](int mode) {
     return Said([mode](Flags& flags) {
       flags.server.listen = "unix:/run/eta/s";
