@@ -108,7 +108,7 @@ absl::Status Lifecycle::OpenStore() {
 // Before the engine, so that its loading can be watched.
 absl::Status Lifecycle::ServeMetrics() {
   telemetry_.emplace(flags_.telemetry);
-  collector_ = std::make_shared<StatusCollector>(*telemetry_);
+  collector_ = std::make_shared<StatusCollector>(*telemetry_, flags_.telemetry.vllm_names);
   if (flags_.server.metrics_listen.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(metrics_, MetricsExposer::Start(flags_.server.metrics_listen, collector_));
   log_->Write(LogEvent(LogLevel::kInfo, "metrics_listening", "metrics on " + metrics_->url())

@@ -43,6 +43,10 @@ void AddMetricsFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0, TelemetryOptions::kMaxLabels))
       ->type_name("COUNT")
       ->capture_default_str();
+  AddChoice<bool>(app, "--metrics_names", options.vllm_names, {{"eta", false}, {"vllm", true}},
+                  "eta",
+                  "Names of the series that endpoint pickers of inference gateways scrape: eta are "
+                  "the server's own, vllm adds those that pickers know");
 }
 
 void AddKvEventFlags(CLI::App& app, KvEventOptions& options) {

@@ -383,6 +383,13 @@ constexpr MetricGroup kGroups[] = {
     {"Scrapes", kScrapes},
 };
 
+constexpr MetricAlias kVllmNames[] = {
+    {"vllm:num_requests_running", "eta_requests_running"},
+    {"vllm:num_requests_waiting", "eta_requests_waiting"},
+    {"vllm:kv_cache_usage_perc", "eta_kv_cache_usage_ratio"},
+    {"vllm:cache_config_info", "eta_kv_cache_config_info"},
+};
+
 constexpr char kPreamble[] =
     R"(# Metrics
 
@@ -409,6 +416,16 @@ the name that has been idle for longest, if that is more than ten minutes. The s
 label then leave the page, and begin at 0 if the name comes back. Series without these labels never
 fall: `eta_calls_total` counts all calls, and `eta_tenant_attention_...` all profiles of a tenant
 while that has its label.
+)";
+
+constexpr char kOtherNames[] =
+    R"(
+## Other names
+
+With `--metrics_names vllm` endpoint pickers of inference gateways find these series under the names
+that they know. The label `model` is `model_name` there. Series about adapters are left out: there
+are none.
+
 )";
 
 constexpr char kLeftOut[] =
@@ -443,6 +460,10 @@ std::span<const MetricGroup> MetricCatalogue() {
   return kGroups;
 }
 
+std::span<const MetricAlias> VllmNames() {
+  return kVllmNames;
+}
+
 const Metric* FindMetric(std::string_view name) {
   for (const MetricGroup& group : kGroups) {
     for (const Metric& metric : group.metrics) {
@@ -469,6 +490,10 @@ std::string MetricCatalogueMarkdown() {
       append({"| `", metric.name, "` | ", Name(metric.type), " | ", labels, " | ", metric.help,
               " |\n"});
     }
+  }
+  append({kOtherNames, "| Name | Of |\n|---|---|\n"});
+  for (const MetricAlias& alias : kVllmNames) {
+    append({"| `", alias.name, "` | `", alias.of, "` |\n"});
   }
   return text + kLeftOut;
 }

@@ -28,6 +28,15 @@ struct MetricGroup {
 
 std::span<const MetricGroup> MetricCatalogue();
 
+// The same series under a name that endpoint pickers of inference gateways know (--metrics_names);
+// its label `model` is `model_name` there.
+struct MetricAlias {
+  std::string_view name;
+  std::string_view of;
+};
+
+std::span<const MetricAlias> VllmNames();
+
 // Null: the catalogue has no such metric.
 const Metric* FindMetric(std::string_view name);
 

@@ -14,7 +14,8 @@ struct TelemetryOptions {
   // (label_names.h).
   std::vector<std::string> profiles;
   std::vector<std::string> tenants;
-  int label_limit = 64;  // 0 to kMaxLabels
+  int label_limit = 64;     // 0 to kMaxLabels
+  bool vllm_names = false;  // some series also have other servers' names (VllmNames)
 };
 
 }  // namespace eta

@@ -13,4 +13,7 @@ namespace eta {
 // what is known has samples. `labels` gives the names in `status` their labels.
 std::vector<prometheus::MetricFamily> MetricsPage(const ServerStatus& status, Telemetry& labels);
 
+// Adds the families of VllmNames, copies of what is on the page.
+void AddVllmNames(std::vector<prometheus::MetricFamily>& page);
+
 }  // namespace eta

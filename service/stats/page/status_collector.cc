@@ -30,7 +30,9 @@ std::vector<prometheus::MetricFamily> StatusCollector::Collect() const {
   const std::lock_guard lock(mutex_);
   try {
     (void)ETA_FAILPOINT(kMetricsPage);
-    return MetricsPage(server_ ? server_() : LoadingStatus(telemetry_), telemetry_);
+    auto page = MetricsPage(server_ ? server_() : LoadingStatus(telemetry_), telemetry_);
+    if (vllm_names_) AddVllmNames(page);
+    return page;
   } catch (const std::bad_alloc&) {  // the exposer would end the process
     return {};
   }

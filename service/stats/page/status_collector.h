@@ -16,7 +16,9 @@ namespace eta {
 class StatusCollector final : public prometheus::Collectable {
  public:
   // `telemetry` must outlive it. Until there is a server the status is that of one that loads.
-  explicit StatusCollector(Telemetry& telemetry) : telemetry_(telemetry) {}
+  // `vllm_names`: AddVllmNames is called for each page.
+  explicit StatusCollector(Telemetry& telemetry, bool vllm_names = false)
+      : telemetry_(telemetry), vllm_names_(vllm_names) {}
 
   // Where the server's status comes from, null: from nowhere. When this returns the old source is
   // not used any more.
@@ -26,6 +28,7 @@ class StatusCollector final : public prometheus::Collectable {
 
  private:
   Telemetry& telemetry_;
+  const bool vllm_names_;
   mutable std::mutex mutex_;
   std::function<ServerStatus()> server_;  // guarded by mutex_
 };

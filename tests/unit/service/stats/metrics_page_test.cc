@@ -280,6 +280,35 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
   EXPECT_EQ(page.Value("eta_stats_watchers_max", model), 32.0);
 }
 
+TEST_F(MetricsPageTest, PickersFindTheSeriesThatTheyKnow) {
+  status_.telemetry = telemetry_.Snapshot();
+  auto families = MetricsPage(status_, telemetry_);
+  const size_t own = families.size();
+  AddVllmNames(families);
+  EXPECT_EQ(families.size(), own + VllmNames().size());
+  const PageReader page(PageText(families));
+  const Labels model = {{"model_name", "tiny"}};
+  EXPECT_EQ(page.Value("vllm:num_requests_running", model), 3.0);
+  EXPECT_EQ(page.Value("vllm:num_requests_waiting", model), 10.0);
+  EXPECT_EQ(page.Value("vllm:kv_cache_usage_perc", model), 0.25);
+  const PageFamily& config = page.families().at("vllm:cache_config_info");
+  ASSERT_EQ(config.samples.size(), 1u);
+  const Labels& labels = config.samples.begin()->first;
+  EXPECT_EQ(labels.at("block_size"), std::to_string(status_.info.block_size));
+  EXPECT_EQ(labels.at("num_gpu_blocks"), std::to_string(status_.info.num_blocks));
+}
+
+TEST_F(MetricsPageTest, OtherNamesAreThereWhereTheyAreAskedFor) {
+  Telemetry telemetry;
+  const auto has = [](const StatusCollector& collector) {
+    return PageReader(PageText(collector.Collect()))
+        .families()
+        .contains("vllm:num_requests_waiting");
+  };
+  EXPECT_FALSE(has(StatusCollector(telemetry)));
+  EXPECT_TRUE(has(StatusCollector(telemetry, /*vllm_names=*/true)));
+}
+
 TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {
   status_.profiles.push_back(status_.profiles.front());
   status_.profiles.back().checksum = "another";
