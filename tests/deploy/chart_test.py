@@ -88,6 +88,11 @@ REFUSED = (
     ({"front": {"limits": {"callsPerSecond": "200r/s; deny all"}}}, "callsPerSecond"),
     ({"front": {"metrics": {"port": 8472}}}, "front.metrics.port"),
     ({"front": {"metrics": {"port": 8476}}}, "8476"),
+    ({"inferenceGateway": {"enabled": True}}, "front.enabled=false"),
+    ({"front": {"enabled": False}, "inferenceGateway": {"enabled": True, "eventsPort": 8477}}, "eventsPort"),
+    ({"front": {"enabled": False}, "inferenceGateway": {"enabled": True}, "metrics": {"enabled": False}},
+     "metrics.enabled"),
+    ({"flags": {"kv_events": "tcp://*:5557"}}, "kv_events"),
     ({"gpu": {"cudaCache": None}}, "cudaCache"),
     ({"metrics": {"prometheusRule": {"severities": {"page": ""}}}}, "page"),
     ({"metrics": {"prometheusRule": {"severities": {"info": "none"}}}}, "info"),
@@ -140,7 +145,7 @@ def settings(arguments):
 def metric_names():
     """Every family in eta-server's catalogue."""
     ran = subprocess.run([SERVER, "--print_metrics"], capture_output=True, text=True, check=True)
-    return set(re.findall(r"\b(?:eta|process)_[a-z0-9_]+", ran.stdout))
+    return set(re.findall(r"\b(?:eta_|process_|vllm:)[a-z0-9_]+", ran.stdout))
 
 
 def pods(rendered):
@@ -417,6 +422,27 @@ class Values(unittest.TestCase):
                                    "networkPolicy": {"metricsPeers": [monitoring, picker]}}),
                          [monitoring, picker])
 
+    def test_who_may_read_the_events_of_the_cache(self):
+        gateway = {"front": {"enabled": False}, "model": {"path": "/models/m"}}
+        rendered = Rendered({**gateway, "inferenceGateway": {"enabled": True}})
+        self.assertEqual(rendered.flag("metrics_names"), "vllm")
+        self.assertEqual(rendered.flag("vllm_listen"), "0.0.0.0:8477")
+        self.assertIsNone(rendered.flag("kv_events"))
+        self.assertNotIn("kv-events", rendered.ports)
+        picker = {"podSelector": {"matchLabels": {"app": "eta-epp"}}}
+        rendered = Rendered({**gateway, "inferenceGateway": {"enabled": True, "port": 9001, "eventPeers": [picker],
+                                                             "eventsPort": 9002, "replayPort": 9003}})
+        self.assertEqual(rendered.flag("kv_events"), "tcp://0.0.0.0:9002")
+        self.assertEqual(rendered.flag("kv_events_replay"), "tcp://0.0.0.0:9003")
+        self.assertEqual(rendered.flag("kv_events_topic"), "kv@$(POD_IP):9001@m")
+        self.assertIn("--allow_network_kv_events", rendered.args)
+        self.assertIn("POD_IP", [variable["name"] for variable in rendered.container["env"]])
+        (rule,) = [rule for rule in rendered.only("NetworkPolicy")["spec"]["ingress"]
+                   if 9002 in [p["port"] for p in rule["ports"]]]
+        self.assertEqual(rule["from"], [picker])
+        self.assertEqual([p["port"] for p in rule["ports"]], [9002, 9003])
+        self.assertIsNone(Rendered(gateway).flag("metrics_names"))
+
     def test_profiles_from_config_maps(self):
         rendered = Rendered(CASES["files"])
         self.assertEqual(rendered.flag("profile_store"), "dir:/profiles")
@@ -591,7 +617,7 @@ class Files(unittest.TestCase):
         texts = [path.read_text() for path in (CHART / "integrations").glob("*.yaml")]
         texts += [str(item) for name in ("autoscaling-hpa", "autoscaling-keda")
                   for item in Rendered(example(name)).objects if item["kind"] != "ConfigMap"]
-        asked = {name for text in texts for name in re.findall(r"\beta_[a-z0-9_]+", text)}
+        asked = {name for text in texts for name in re.findall(r"\b(?:eta_|vllm:)[a-z0-9_]+", text)}
         self.assertGreaterEqual(len(asked), 4)
         self.assertLessEqual(asked, metric_names())
 

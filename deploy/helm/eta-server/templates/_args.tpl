@@ -55,6 +55,17 @@
 - --metrics_profiles={{ join "," . }}
 {{- end }}
 {{- end }}
+{{- if .Values.inferenceGateway.enabled }}
+- --vllm_listen={{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.port }}
+- --metrics_names=vllm
+{{- end }}
+{{- if include "eta-server.publishesEvents" . }}
+- --kv_events=tcp://{{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.eventsPort }}
+- --kv_events_replay=tcp://{{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.replayPort }}
+- --kv_events_topic=kv@$(POD_IP):{{ .Values.inferenceGateway.port }}@{{ .Values.model.name | default (base .Values.model.path) }}
+# The NetworkPolicy says who reaches them.
+- --allow_network_kv_events
+{{- end }}
 {{- with .Values.tenants.header }}
 - --tenant_header={{ . }}
 {{- end }}

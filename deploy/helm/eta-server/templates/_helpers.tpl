@@ -109,6 +109,11 @@ seccompProfile:
 {{- if and .Values.front.enabled .Values.metrics.enabled -}}true{{- end -}}
 {{- end -}}
 
+{{/* Not empty: somebody may read what the prefix cache holds. */}}
+{{- define "eta-server.publishesEvents" -}}
+{{- if and .Values.inferenceGateway.enabled .Values.inferenceGateway.eventPeers -}}true{{- end -}}
+{{- end -}}
+
 {{/* What values.schema.json cannot say. */}}
 {{- define "eta-server.check" -}}
 {{- $profiles := .Values.profiles -}}
@@ -134,6 +139,17 @@ seccompProfile:
 {{- $ports := list (int $front.port) (int $front.healthPort) (int $front.metrics.port) (int .Values.server.healthPort) (int .Values.metrics.port) 8476 -}}
 {{- if and $front.enabled (lt (len (uniq $ports)) (len $ports)) -}}
 {{- fail "front.port, front.healthPort, front.metrics.port, server.healthPort, metrics.port: must differ, and 8476 is mtail's" -}}
+{{- end -}}
+{{- $gateway := .Values.inferenceGateway -}}
+{{- if and $gateway.enabled (or $front.enabled .Values.tls.enabled) -}}
+{{- fail "inferenceGateway.enabled: the gateway is the front, and speaks without TLS to pods: set front.enabled=false, and no tls.enabled" -}}
+{{- end -}}
+{{- $open := list (int $gateway.port) (int $gateway.eventsPort) (int $gateway.replayPort) (int .Values.server.port) (int .Values.metrics.port) -}}
+{{- if and $gateway.enabled (lt (len (uniq $open)) (len $open)) -}}
+{{- fail "inferenceGateway.port, eventsPort, replayPort, server.port, metrics.port: must differ" -}}
+{{- end -}}
+{{- if and $gateway.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.enabled: inferenceGateway needs it, since a picker takes a server without figures for an overloaded one" -}}
 {{- end -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) -}}
 {{- fail "tls.existingSecret: must name the Secret with the certificate and its key" -}}

@@ -4,10 +4,6 @@
 metadata:
   labels:
     {{- include "eta-server.selectorLabels" . | nindent 4 }}
-    {{- if $values.inferenceGateway.enabled }}
-    llm-d.ai/engine-type: eta
-    inference.networking.k8s.io/engine-type: eta
-    {{- end }}
     {{- with $values.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -93,6 +89,11 @@ spec:
         - {name: CUDA_CACHE_PATH, value: /var/cache/cuda}
         - {name: CUDA_CACHE_MAXSIZE, value: "134217728"} # below the volume's limit
         {{- end }}
+        {{- if include "eta-server.publishesEvents" $ }}
+        - name: POD_IP
+          valueFrom:
+            fieldRef: {fieldPath: status.podIP}
+        {{- end }}
         {{- with $values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -107,6 +108,13 @@ spec:
         {{- end }}
         {{- if $values.metrics.enabled }}
         - {name: metrics, containerPort: {{ $values.metrics.port }}}
+        {{- end }}
+        {{- if $values.inferenceGateway.enabled }}
+        - {name: vllm, containerPort: {{ $values.inferenceGateway.port }}}
+        {{- end }}
+        {{- if include "eta-server.publishesEvents" $ }}
+        - {name: kv-events, containerPort: {{ $values.inferenceGateway.eventsPort }}}
+        - {name: kv-replay, containerPort: {{ $values.inferenceGateway.replayPort }}}
         {{- end }}
       # readiness: calls are taken. liveness: the step loop moves and a new connection is answered. A full queue fails
       # neither; overload is answered per call.
