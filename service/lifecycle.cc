@@ -117,14 +117,17 @@ absl::Status Lifecycle::ServeMetrics() {
   return absl::OkStatus();
 }
 
-// Before the engine, so that its first event is there.
+// Before the engine, so that its first event is there. Gateways may ask for events too.
 absl::Status Lifecycle::PublishKvEvents() {
   const KvEventOptions& options = flags_.server.kv_events;
-  if (options.publish.empty()) return absl::OkStatus();
-  if (!flags_.engine.prefix_cache) {
+  if (!options.publish.empty() && !flags_.engine.prefix_cache) {
     return absl::InvalidArgumentError("--kv_events: needs --prefix_cache, whose events they are");
   }
-  flags_.engine.kv_events = kv_events_.emplace().log();
+  if (flags_.engine.prefix_cache &&
+      !(options.publish.empty() && flags_.server.vllm_listen.empty())) {
+    flags_.engine.kv_events = kv_events_.emplace().log();
+  }
+  if (options.publish.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(kv_publisher_,
                    KvEventPublisher::Start(options, *kv_events_, [this](const absl::Status& why) {
                      LogKvEventTrouble(why, *log_);
@@ -172,7 +175,8 @@ absl::Status Lifecycle::StartServer() {
            .telemetry = [this](const SnapshotQuery& query) { return telemetry_->Snapshot(query); },
            .call_observers = {&*call_log_, &*audit_log_, &*telemetry_},
            .log = &*log_,
-           .limits = limits_.get()}));
+           .limits = limits_.get(),
+           .kv_events = kv_events_ ? &*kv_events_ : nullptr}));
   collector_->SetServer([this] { return server_->Status(); });
   for (const auto& listener : server_->vllm_listeners()) {
     std::cout << "gateways on " << listener->address() << std::endl;

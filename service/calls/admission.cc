@@ -29,10 +29,8 @@ bool ShowsNothing(const Shown& shown) {
   return shown.authorization.empty() && shown.tenants.empty() && !shown.certified;
 }
 
-absl::StatusOr<Caller> CallerOf(const grpc::ServerContextBase& context,
-                                const ServiceContext& service) {
+absl::StatusOr<Caller> CallerOf(const Shown& shown, const ServiceContext& service) {
   const Identity& identity = service.identity;
-  const Shown shown = ShownBy(context, identity.rules().tenant_header);
   // Without a file there is nothing that what it shows could be held against.
   const bool unknown = identity.file() == nullptr || ShowsNothing(shown);
   if (service.unnamed != nullptr && unknown) return *service.unnamed;
@@ -65,13 +63,19 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   }
   const bool always = admission == Admission::kAlways;
   if (!always && service.state.closed()) return ServerDraining();
-  ASSIGN_OR_RETURN(auto caller, CallerOf(context, service));
+  ASSIGN_OR_RETURN(auto caller,
+                   CallerOf(ShownBy(context, service.identity.rules().tenant_header), service));
   record.tenant = caller.tenant.id();
   record.credential = caller.credential;
   RETURN_IF_ERROR(CheckRoles(caller, needed));
   const Pressure memory = service.memory.level();
   if (!always && memory >= Pressure::kShort) return ShortOfMemory(memory);
   return caller;
+}
+
+absl::Status CheckStillAdmitted(const Shown& shown, const ServiceContext& service, Roles needed) {
+  ASSIGN_OR_RETURN(const auto caller, CallerOf(shown, service));
+  return CheckRoles(caller, needed);
 }
 
 absl::Status TokenizerCallsFull() {

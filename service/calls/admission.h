@@ -13,6 +13,8 @@
 
 namespace eta {
 
+struct Shown;
+
 // The call's deadline on the clock that nobody sets; max() if it has none, or one that is years
 // off.
 Clock::time_point SteadyDeadline(const grpc::ServerContextBase& context);
@@ -38,6 +40,10 @@ enum class Admission : uint8_t {
 absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const ServiceContext& service,
                              Roles needed, CallRecord& record,
                              Admission admission = Admission::kWhileOpen);
+
+// Of a call that lasts: whether whoever showed that when it began may still have it. As Identify
+// and CheckRoles.
+absl::Status CheckStillAdmitted(const Shown& shown, const ServiceContext& service, Roles needed);
 
 // Whose task of the call's waits for a thread.
 TaskOwner OwnerOf(const Caller& caller);

@@ -11,6 +11,7 @@
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/threads/task_thread.h"
 #include "engine/base/threads/worker_pool.h"
+#include "engine/batching/kv_events/kv_event_feed.h"
 #include "engine/front/engine.h"
 #include "service/calls/live_calls.h"
 #include "service/calls/live_streams.h"
@@ -62,6 +63,7 @@ struct ServiceContext {
   TenantLedger& ledger;
   std::atomic<int64_t>& answers_cut_off;  // of unary calls, that were not read in time
   LiveStreams& streams;
+  KvEventFeed* kv_events = nullptr;  // null: nobody can read what the prefix cache holds
 };
 
 }  // namespace eta

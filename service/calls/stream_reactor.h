@@ -77,6 +77,9 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Before End: what is recorded of a call whose client is told OK.
   void RecordAs(absl::Status status) { recorded_ = std::move(status); }
 
+  // Sends the metadata that comes before the first message, where that may be long in coming.
+  // Before anything is enqueued.
+  void SendInitialMetadata();
   // Without effect once the call ends.
   void Enqueue(Response message);
   // Finishes the call once what waits is written. Call once, last.
@@ -101,6 +104,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The metadata that every answer carries.
   template <typename Add>
   void AddNames(const Add& add) const;
+  void AddInitialNames();
   // Starts the next write, or finishes the call, if none is under way and there is one to start.
   void Pump();
   void Write(const Response& message);
@@ -166,12 +170,22 @@ void StreamReactor<Response>::Pump() {
 template <typename Response>
 void StreamReactor<Response>::Write(const Response& message) {
   SerializeMessage(message, write_buffer_);
-  if (!std::exchange(initial_metadata_added_, true)) {
-    AddNames([this](const std::string& key, const std::string& value) {
-      context_->AddInitialMetadata(key, value);
-    });
-  }
+  AddInitialNames();
   StartWrite(&write_buffer_);
+}
+
+template <typename Response>
+void StreamReactor<Response>::AddInitialNames() {
+  if (std::exchange(initial_metadata_added_, true)) return;
+  AddNames([this](const std::string& key, const std::string& value) {
+    context_->AddInitialMetadata(key, value);
+  });
+}
+
+template <typename Response>
+void StreamReactor<Response>::SendInitialMetadata() {
+  AddInitialNames();
+  StartSendInitialMetadata();
 }
 
 template <typename Response>

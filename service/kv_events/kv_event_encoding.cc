@@ -26,7 +26,7 @@ class EventList {
 
   // The event at `next`, with those behind it that belong to it; the first that does not.
   size_t Add(const std::vector<KvEvent>& events, size_t next) {
-    const size_t end = RunFrom(events, next);
+    const size_t end = EndOfRun(events, next);
     Json hashes = Json::array(), tokens = Json::array();
     for (size_t i = next; i < end && events[i].block != nullptr; ++i) {
       hashes.push_back(HashOf(events[i].block->hash));
@@ -54,16 +54,6 @@ class EventList {
 
  private:
   using Fields = std::initializer_list<std::pair<const char*, Json>>;
-
-  static size_t RunFrom(const std::vector<KvEvent>& events, size_t first) {
-    size_t end = first + 1;
-    const auto goes_on = [&](const KvEvent& last, const KvEvent& next) {
-      if (next.kind != last.kind || next.kind == KvEvent::Kind::kCleared) return false;
-      return next.kind == KvEvent::Kind::kRemoved || next.block->parent == last.block->hash;
-    };
-    while (end < events.size() && goes_on(events[end - 1], events[end])) ++end;
-    return end;
-  }
 
   void Add(const char* type, Fields fields) {
     if (encoding_ == KvEventEncoding::kArray) {

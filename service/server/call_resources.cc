@@ -73,6 +73,7 @@ CallResources::CallResources(const ServerOptions& options, const ServerContext& 
               .limits = limits,
               .ledger = ledger,
               .answers_cut_off = answers_cut_off,
-              .streams = streams} {}
+              .streams = streams,
+              .kv_events = server.kv_events} {}
 
 }  // namespace eta

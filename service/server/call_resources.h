@@ -35,6 +35,7 @@ struct ServerContext {
   std::vector<CallObserver*> call_observers;  // hear of the end of every call
   Log* log = nullptr;                         // null: nothing is said
   const TenantLimits* limits = nullptr;       // null: tenants have none of their own
+  KvEventFeed* kv_events = nullptr;           // of the engine's prefix cache; null: none is kept
 };
 
 // Must outlive every call; its members are destroyed in an order in which none uses what has gone.

@@ -165,7 +165,7 @@ Server::~Server() {
   resources_.state.SetClosed();
   engine_.Drain(Clock::now());
   resources_.calibrations.Drain(Clock::now());  // nobody may wait for one, and it is a live call
-  watchers_.Close();
+  EndWatches();
   CloseTransport(kNoGrace);
   if (resources_.profiles != nullptr) resources_.profiles->Close();
   resources_.live_calls.WaitUntilIdle(Clock::time_point::max());
@@ -213,7 +213,12 @@ void Server::EndWork(Clock::time_point deadline) {
   if (resources_.profiles != nullptr) resources_.profiles->Close();
   engine_.Drain(deadline);
   resources_.calibrations.Drain(deadline);  // those that compute beside the engine, or store
-  watchers_.Close();                        // last: it may be watched how the rest ends
+  EndWatches();                             // last: it may be watched how the rest ends
+}
+
+void Server::EndWatches() {
+  watchers_.Close();
+  if (context_.kv_events != nullptr) context_.kv_events->Close(ServerDraining());
 }
 
 // What has ended is still being sent to clients that read slowly.

@@ -76,6 +76,7 @@ class Server {
   // The steps of Drain: calls are still taken; what runs ends; what has ended is read.
   void AwaitDrainDelay();
   void EndWork(Clock::time_point deadline);
+  void EndWatches();
   void AwaitCalls(Clock::time_point deadline);
   void CloseTransport(std::chrono::milliseconds grace);
   bool Hurried() const;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "service/vllm/vllm_answers.h"
+#include "service/vllm/vllm_events.h"
 
 namespace eta {
 namespace {
@@ -43,6 +44,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
   service_.live_calls.Begin();
   return TokenizerCall::Start(context, service_, tokenizer_,
                               [&live_calls = service_.live_calls] { live_calls.End(); });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
+  service_.live_calls.Begin();
+  return VllmEvents::Start(context, *message, service_,
+                           [&live_calls = service_.live_calls] { live_calls.End(); });
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,

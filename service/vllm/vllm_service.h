@@ -61,11 +61,8 @@ class VllmService final
                                        grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTokenizer(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) override;
-  // Where the cache's events go out. Until the engine keeps them: UNIMPLEMENTED, of null.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* SubscribeKvEvents(
-      grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* /*message*/) override {
-    return nullptr;
-  }
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) override;
 
  private:
   // Of a method that any caller here may ask, in every state of the server.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,19 @@ struct KvEvent {
   Kind kind = Kind::kStored;
   KvBlockPtr block;  // null of kCleared: nothing is cached any more
 };
+
+// Behind the last event that one message may tell together with events[first]: blocks that were
+// stored one after the other in a prompt, or removed.
+inline size_t EndOfRun(const std::vector<KvEvent>& events, size_t first) {
+  size_t end = first + 1;
+  for (; end < events.size(); ++end) {
+    const KvEvent& last = events[end - 1];
+    const KvEvent& next = events[end];
+    if (next.kind != last.kind || next.kind == KvEvent::Kind::kCleared) break;
+    if (next.kind == KvEvent::Kind::kStored && next.block->parent != last.block->hash) break;
+  }
+  return end;
+}
 
 // The changes of one step, in their order; or a part of a snapshot.
 struct KvEventBatch {

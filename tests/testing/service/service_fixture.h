@@ -38,7 +38,8 @@ class ServiceTest : public ::testing::Test {
                                         .telemetry = telemetry_,
                                         .call_observers = call_observers_,
                                         .log = log_,
-                                        .limits = limits_.get()});
+                                        .limits = limits_.get(),
+                                        .kv_events = kv_events_});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = NewChannel();
@@ -98,6 +99,7 @@ class ServiceTest : public ::testing::Test {
   std::vector<CallObserver*> call_observers_;
   Log* log_ = nullptr;                    // null: nothing is logged
   std::unique_ptr<TenantLimits> limits_;  // null: tenants have no limits of their own
+  KvEventFeed* kv_events_ = nullptr;      // null: nobody can read any
   std::unique_ptr<PuppetEngine> engine_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
