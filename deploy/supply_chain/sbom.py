@@ -27,6 +27,7 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 CARRIED = {
     "proto/google/rpc": ("googleapis-rpc", "https://github.com/googleapis/googleapis"),
     "proto/grpc/health/v1": ("grpc-health-proto", "https://github.com/grpc/grpc-proto"),
+    "proto/opentelemetry": ("opentelemetry-proto", "https://github.com/open-telemetry/opentelemetry-proto"),
 }
 
 
