@@ -24,6 +24,7 @@ namespace eta {
 namespace {
 
 constexpr std::chrono::seconds kLastScrape{1};  // the page can be read for so long after the drain
+constexpr std::chrono::seconds kLastSpans{2};   // to send the spans of what ended in the drain
 constexpr std::chrono::seconds kFailurePoll{1};
 
 // As far as this process may: a server that runs out of file descriptors stops accepting for good.
@@ -165,6 +166,9 @@ absl::Status Lifecycle::StartServer() {
   };
   call_log_.emplace(*log_);
   audit_log_.emplace(*log_);
+  std::vector<CallObserver*> observers = {&*call_log_, &*audit_log_, &*telemetry_};
+  spans_ = MakeSpanExporter(flags_.server, engine_->info().model_name, *log_);
+  if (spans_ != nullptr) observers.push_back(spans_.get());
   ASSIGN_OR_RETURN(
       server_,
       Server::Start(
@@ -173,11 +177,15 @@ absl::Status Lifecycle::StartServer() {
            .profiles = profiles_.get(),
            .calibrate = Calibrate,
            .telemetry = [this](const SnapshotQuery& query) { return telemetry_->Snapshot(query); },
-           .call_observers = {&*call_log_, &*audit_log_, &*telemetry_},
+           .call_observers = std::move(observers),
            .log = &*log_,
            .limits = limits_.get(),
            .kv_events = kv_events_ ? &*kv_events_ : nullptr}));
-  collector_->SetServer([this] { return server_->Status(); });
+  collector_->SetServer([this] {
+    ServerStatus status = server_->Status();
+    if (spans_ != nullptr) status.spans = spans_->Counts();
+    return status;
+  });
   for (const auto& listener : server_->vllm_listeners()) {
     std::cout << "gateways on " << listener->address() << std::endl;
   }
@@ -204,6 +212,7 @@ void Lifecycle::Drain() {
   }
   if (!drained) server_->HurryDrain();
   drain.join();
+  if (spans_ != nullptr) spans_->Finish(kLastSpans);
 }
 
 void Lifecycle::EndAtOnce() {

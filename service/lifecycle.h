@@ -26,6 +26,7 @@
 #include "service/stats/page/metrics_exposer.h"
 #include "service/stats/page/status_collector.h"
 #include "service/telemetry/telemetry.h"
+#include "service/tracing/span_exporter.h"
 
 namespace eta {
 
@@ -89,6 +90,7 @@ class Lifecycle {
   std::unique_ptr<Engine> engine_;
   std::optional<CallLog> call_log_;
   std::optional<AuditLog> audit_log_;
+  std::unique_ptr<SpanExporter> spans_;  // null: spans are sent nowhere
   std::unique_ptr<Server> server_;
   std::optional<FailureWatch> watch_;
 

@@ -55,7 +55,7 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
         writer_(service.writer),
         flush_timeout_(flush_timeout),
         on_done_(std::move(on_done)),
-        track_(*context, method, service.calls),
+        track_(*context, method, service.options, service.calls),
         queue_([this](Response& last, const Response& next) { return Merge(last, next); }) {}
 
   // First of all, before gRPC gets the object.

@@ -74,7 +74,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
         answer_(answer),
         service_(service),
         handler_(std::move(handler)),
-        track_(*context, name, service.calls) {
+        track_(*context, name, service.options, service.calls) {
     service_.live_calls.Begin();
   }
 

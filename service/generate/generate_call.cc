@@ -156,6 +156,10 @@ absl::Status GenerateCall::Submit() {
   const ResolvedAttention attention =
       ResolveAttention(request_.attention, service_.engine.info().config);
   CallRecord& record = call_record();
+  record.asked = {.chat = std::holds_alternative<Chat>(request_.prompt),
+                  .temperature = request_.sampling.temperature,
+                  .top_p = request_.sampling.top_p,
+                  .max_tokens = request_.stopping.max_tokens};
   record.resolved = true;
   record.mode = attention.mode;
   if (attention.profile != nullptr) {

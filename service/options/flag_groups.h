@@ -19,6 +19,7 @@ void AddGatewayFlags(CLI::App& app, ServerOptions& options);
 void AddProcessFlags(CLI::App& app, Flags& flags);
 void AddMetricsFlags(CLI::App& app, Flags& flags);
 void AddKvEventFlags(CLI::App& app, KvEventOptions& options);
+void AddTraceFlags(CLI::App& app, ServerOptions& options);
 void AddLogFlags(CLI::App& app, LogOptions& options);
 
 }  // namespace eta

@@ -129,6 +129,7 @@ ParsedFlags ParseFlags(int argc, char** argv) {
   AddGroup(app, "Process", [&] { AddProcessFlags(app, flags); });
   AddGroup(app, "Metrics", [&] { AddMetricsFlags(app, flags); });
   AddGroup(app, "KV events", [&] { AddKvEventFlags(app, flags.server.kv_events); });
+  AddGroup(app, "Traces", [&] { AddTraceFlags(app, flags.server); });
   AddGroup(app, "Log", [&] { AddLogFlags(app, flags.log); });
 
   try {

@@ -47,6 +47,11 @@ void AddOfServer(const ServerOptions& options, Choices& choices) {
     add("--allow_network_kv_events", "everybody who reaches " + options.kv_events.publish +
                                          " may read the tokens of prompts, in plaintext");
   }
+  if (!options.otlp_endpoint.empty() && !OtlpByTls(options) &&
+      !IsLocalAddress(OtlpAddress(options))) {
+    add("--otlp_endpoint",
+        "spans, which name tenants and profiles, go to " + OtlpAddress(options) + " in plaintext");
+  }
 }
 
 // The reason why system calls are not filtered; empty if they are, or if nobody expects it.

@@ -1,5 +1,5 @@
 // Flags of what the process may do, and of what it reports to its operator: hardening, metrics,
-// log.
+// traces, log.
 #include <unistd.h>
 
 #include "service/options/flag_groups.h"
@@ -72,6 +72,18 @@ void AddKvEventFlags(CLI::App& app, KvEventOptions& options) {
       "--allow_network_kv_events", options.allow_network,
       "Other hosts may reach --kv_events and --kv_events_replay. Whoever does may read the "
       "tokens of prompts");
+}
+
+void AddTraceFlags(CLI::App& app, ServerOptions& options) {
+  app.add_option("--otlp_endpoint", options.otlp_endpoint,
+                 "Collector that spans of calls go to, by OTLP over gRPC: http://HOST:PORT in "
+                 "plaintext or https://HOST:PORT over TLS; usually port 4317. Default: none, and "
+                 "there are no spans")
+      ->type_name("URL");
+  AddShare(app, "--otlp_sampling", options.otlp_sampling, 1.0,
+           "Share of the calls without a traceparent that have spans, 0 to 1. Calls with one have "
+           "them if it says that it is sampled",
+           /*least=*/0.0);
 }
 
 void AddLogFlags(CLI::App& app, LogOptions& options) {

@@ -38,6 +38,16 @@ std::optional<std::string> HostOf(const std::string& address) {
   return host;
 }
 
+// Of an address that has a host.
+int PortOf(const std::string& address) {
+  return std::stoi(address.substr(address.rfind(':') + 1));
+}
+
+// A character of a name, or of an address, as in [fe80::1%eth0].
+bool IsOfHost(char c) {
+  return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
+}
+
 bool IsLoopback(const std::string& host) {
   in_addr v4;
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
@@ -51,6 +61,8 @@ bool Authenticates(const ServerOptions& options) {
 constexpr int kOwnersSocket = 0600;
 constexpr std::string_view kUnixScheme = "unix:";
 constexpr std::string_view kTcpScheme = "tcp://";
+constexpr std::string_view kHttpScheme = "http://";
+constexpr std::string_view kHttpsScheme = "https://";
 
 bool IsUnixSocket(const std::string& address) {
   return address.starts_with(kUnixScheme);
@@ -304,12 +316,42 @@ absl::Status CheckKvEventAddresses(const KvEventOptions& options) {
   return absl::OkStatus();
 }
 
+bool OtlpByTls(const ServerOptions& options) {
+  return options.otlp_endpoint.starts_with(kHttpsScheme);
+}
+
+std::string OtlpAddress(const ServerOptions& options) {
+  const std::string_view scheme = OtlpByTls(options) ? kHttpsScheme : kHttpScheme;
+  return options.otlp_endpoint.substr(std::min(scheme.size(), options.otlp_endpoint.size()));
+}
+
+absl::Status CheckOtlp(const ServerOptions& options) {
+  if (!(options.otlp_sampling >= 0.0 && options.otlp_sampling <= 1.0)) {
+    return absl::InvalidArgumentError("--otlp_sampling: must be a number from 0 to 1");
+  }
+  if (options.otlp_endpoint.empty()) {
+    if (options.otlp_sampling == 1.0) return absl::OkStatus();
+    return absl::InvalidArgumentError("--otlp_sampling: needs --otlp_endpoint");
+  }
+  const bool has_scheme = OtlpByTls(options) || options.otlp_endpoint.starts_with(kHttpScheme);
+  const std::string address = OtlpAddress(options);
+  const std::optional<std::string> host = HostOf(address);
+  if (has_scheme && host && !host->empty() && std::all_of(host->begin(), host->end(), IsOfHost) &&
+      PortOf(address) > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--otlp_endpoint: must be http://host:port (plaintext) or https://host:port (TLS), the port "
+      "1 to 65535, usually 4317, without a path: spans go by OTLP over gRPC");
+}
+
 absl::Status CheckOptions(const ServerOptions& options, const Limits& limits) {
   RETURN_IF_ERROR(CheckListenAddress(options));
   RETURN_IF_ERROR(CheckMetricsAddress(options));
   RETURN_IF_ERROR(CheckHealthAddress(options));
   RETURN_IF_ERROR(CheckVllmListen(options));
   RETURN_IF_ERROR(CheckKvEventAddresses(options.kv_events));
+  RETURN_IF_ERROR(CheckOtlp(options));
   RETURN_IF_ERROR(CheckCallOptions(options));
   if (options.stall_timeout > limits.max_congestion) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -35,6 +35,12 @@ struct ServerOptions {
   // Where Prometheus scrapes /metrics over HTTP: host:port. Empty: nowhere.
   std::string metrics_listen;
   KvEventOptions kv_events;
+  // Where spans of calls go, by OTLP over gRPC: http://host:port in plaintext, https://host:port
+  // over TLS. Empty: nowhere.
+  std::string otlp_endpoint;
+  // Of the calls that come without a trace, the share that begins one. Whether a caller's trace is
+  // sampled, its caller has said.
+  double otlp_sampling = 1.0;
   bool reflection = false;  // lists the API to everybody who asks
 
   // After a stop signal new calls are accepted for this long, while load balancers notice that the
@@ -108,6 +114,13 @@ absl::Status CheckMetricsAddress(const ServerOptions& options);
 absl::Status CheckHealthAddress(const ServerOptions& options);
 absl::Status CheckVllmListen(const ServerOptions& options);
 absl::Status CheckKvEventAddresses(const KvEventOptions& options);
+// INVALID_ARGUMENT, naming the flag.
+absl::Status CheckOtlp(const ServerOptions& options);
+
+// host:port of otlp_endpoint.
+std::string OtlpAddress(const ServerOptions& options);
+// Whether spans are encrypted on their way.
+bool OtlpByTls(const ServerOptions& options);
 
 // All checks above, and how the options fit the limits: whatever can be checked without reading a
 // file.

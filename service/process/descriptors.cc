@@ -9,6 +9,10 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpc/health/v1/health.pb.h"
+#include "opentelemetry/proto/collector/trace/v1/trace_service.pb.h"
+#include "opentelemetry/proto/common/v1/common.pb.h"
+#include "opentelemetry/proto/resource/v1/resource.pb.h"
+#include "opentelemetry/proto/trace/v1/trace.pb.h"
 
 namespace eta {
 
@@ -23,6 +27,10 @@ void BuildDescriptors() {
       &google::rpc::ErrorInfo::default_instance(),
       &google::rpc::Status::default_instance(),
       &grpc::health::v1::HealthCheckRequest::default_instance(),
+      &opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest::default_instance(),
+      &opentelemetry::proto::common::v1::KeyValue::default_instance(),
+      &opentelemetry::proto::resource::v1::Resource::default_instance(),
+      &opentelemetry::proto::trace::v1::Span::default_instance(),
   };
   for (const google::protobuf::Message* message : messages) (void)message->GetReflection();
 }

@@ -21,6 +21,7 @@
 #include "service/profiles/profile_cache.h"
 #include "service/telemetry/server_state.h"
 #include "service/telemetry/telemetry_snapshot.h"
+#include "service/tracing/span_counts.h"
 
 namespace eta {
 
@@ -82,7 +83,8 @@ struct ServerStatus {
   MemoryStatus memory;
   int64_t answers_cut_off = 0;  // of unary calls, that were not read in time
   std::vector<FileStatus> files;
-  int64_t watchers = 0;  // calls of WatchStats
+  std::optional<SpanCounts> spans;  // absent: none are sent
+  int64_t watchers = 0;             // calls of WatchStats
   int64_t max_watchers = 0;
 };
 

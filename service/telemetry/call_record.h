@@ -23,12 +23,22 @@ enum class DefaultProfileUse : uint8_t {
 };
 inline constexpr int kDefaultProfileUses = 4;
 
+// What a Generate call asked for, as far as spans tell it.
+struct AskedOfModel {
+  bool chat = false;
+  float temperature = 0.0f;
+  float top_p = 0.0f;
+  int32_t max_tokens = 0;
+};
+
 struct CallRecord {
-  std::string_view method;     // "Generate", "Calibrate", "Stats", "GetProfile", ...
-  std::string request_id;      // empty: it has none
-  std::string trace_id;        // 32 hex digits of the caller's trace; empty: none came
-  std::string parent_span_id;  // 16 hex digits, the caller's; empty without a trace
+  std::string_view method;  // "Generate", "Calibrate", "Stats", "GetProfile", ...
+  std::string request_id;   // empty: it has none
+  // 32 hex digits of the caller's trace, or of one that began with this call; empty: there is none
+  std::string trace_id;
+  std::string parent_span_id;  // 16 hex digits, the caller's; empty: the trace began here
   std::string span_id;         // 16 hex digits, drawn for this call; empty without a trace
+  bool sampled = false;        // the trace is: whoever collects spans wants this call's
   std::string trace_state;     // as the caller sent it; empty: none, or not a valid one
   std::string tenant;          // empty: the call was refused before it was known
   std::string credential;      // how the caller is known (Caller::credential); empty likewise
@@ -41,6 +51,7 @@ struct CallRecord {
 
   // Generate fills these as far as it came. Calibrate and calls about one profile fill its name and
   // version once they are known, whether or not the call succeeds.
+  std::optional<AskedOfModel> asked;
   bool resolved = false;  // of Generate: `mode` holds
   AttentionMode mode = AttentionMode::kFull;
   std::string profile;  // its name; empty: none

@@ -335,6 +335,15 @@ constexpr Metric kFiles[] = {
      "effect, else 1"},
 };
 
+constexpr Metric kTraces[] = {
+    {"eta_trace_spans_exported_total", kCounter, "model", "spans",
+     "Spans of calls that the collector has taken (--otlp_endpoint)"},
+    {"eta_trace_spans_dropped_total", kCounter, "model,reason", "spans",
+     "Spans of calls that were lost, by reason: queue_full (as many calls waited to be sent as "
+     "may), unanswered (the collector was away or busy at every try), refused (the collector does "
+     "not want them) or shutdown (they waited when the server ended)"},
+};
+
 constexpr Metric kProcess[] = {
     {"eta_memory_pressure_state", kGauge, "model,state", "0 or 1",
      "State of memory pressure: 1 for the current state, 0 for the others (none; short: calls are "
@@ -379,6 +388,7 @@ constexpr MetricGroup kGroups[] = {
     {"Calibrations", kCalibrations},
     {"Connections", kConnections},
     {"Files of the configuration", kFiles},
+    {"Traces", kTraces},
     {"Process and memory", kProcess},
     {"Scrapes", kScrapes},
 };

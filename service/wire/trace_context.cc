@@ -129,6 +129,14 @@ std::optional<TraceContext> TraceContextOf(const grpc::ServerContextBase& contex
   return ParseTraceContext(ValuesOf(context, kTraceParentKey), ValuesOf(context, kTraceStateKey));
 }
 
+TraceContext NewTrace(double share) {
+  constexpr uint64_t kRandomBits = (uint64_t{1} << 56) - 1;  // of an id, from its end
+  const uint64_t low = DrawId();
+  const double random = static_cast<double>(low & kRandomBits) / static_cast<double>(kRandomBits);
+  return TraceContext{.trace_id = NewSpanId() + absl::StrFormat("%016x", low),
+                      .sampled = share > 0.0 && random >= 1.0 - share};
+}
+
 std::string NewSpanId() {
   uint64_t id = 0;
   while (id == 0) id = DrawId();

@@ -1,5 +1,5 @@
 // The trace that a call belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/, as
-// metadata. It is read, logged and answered. Spans are exported nowhere.
+// metadata. It is read, logged and answered.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ inline constexpr char kTraceStateKey[] = "tracestate";
 
 struct TraceContext {
   std::string trace_id;   // 32 lower-case hexadecimal digits
-  std::string parent_id;  // 16, the caller's span
+  std::string parent_id;  // 16, the caller's span; empty: the trace begins here
   bool sampled = false;
   std::string state;  // empty: none, or not valid
 
@@ -30,6 +30,11 @@ struct TraceContext {
 std::optional<TraceContext> ParseTraceContext(const std::vector<std::string_view>& parents,
                                               const std::vector<std::string_view>& states);
 std::optional<TraceContext> TraceContextOf(const grpc::ServerContextBase& context);
+
+// A trace that begins here. `share` of them, 0 to 1, is sampled: by the trace's id, so that whoever
+// samples by it too decides alike
+// (https://opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling/).
+TraceContext NewTrace(double share);
 
 // 16 hexadecimal digits, not all 0.
 std::string NewSpanId();

@@ -3,16 +3,29 @@
 #include "service/wire/grpc_status.h"
 
 namespace eta {
+namespace {
+
+// A trace that begins here and is not sampled would be known to nobody: that call has none.
+std::optional<TraceContext> TraceOf(const grpc::ServerContextBase& context,
+                                    const ServerOptions& options) {
+  auto trace = TraceContextOf(context);
+  if (trace || options.otlp_endpoint.empty()) return trace;
+  trace = NewTrace(options.otlp_sampling);
+  return trace->sampled ? trace : std::nullopt;
+}
+
+}  // namespace
 
 CallTrack::CallTrack(const grpc::ServerContextBase& context, std::string_view method,
-                     CallObserver& observer)
-    : observer_(observer), trace_(TraceContextOf(context)) {
+                     const ServerOptions& options, CallObserver& observer)
+    : observer_(observer), trace_(TraceOf(context, options)) {
   record_.method = method;
   record_.peer = context.peer();
   if (!trace_) return;
   record_.trace_id = trace_->trace_id;
   record_.parent_span_id = trace_->parent_id;
   record_.span_id = NewSpanId();
+  record_.sampled = trace_->sampled;
   record_.trace_state = trace_->state;
 }
 

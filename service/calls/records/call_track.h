@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
+#include "service/options/server_options.h"
 #include "service/telemetry/call_record.h"
 #include "service/wire/trace_context.h"
 
@@ -14,14 +15,15 @@ namespace eta {
 
 class CallTrack {
  public:
-  // `method` is a literal.
+  // `method` is a literal. Where spans are sent (--otlp_endpoint), a call without a trace may begin
+  // one.
   CallTrack(const grpc::ServerContextBase& context, std::string_view method,
-            CallObserver& observer);
+            const ServerOptions& options, CallObserver& observer);
 
   CallRecord& record() { return record_; }
   const CallRecord& record() const { return record_; }
 
-  // Value of `traceparent` in the answer; absent: the call came without a trace.
+  // Value of `traceparent` in the answer; absent: the call has no trace.
   std::optional<std::string> AnsweredParent() const;
 
   // Before the client can see the status. Call once, last.

@@ -36,6 +36,7 @@ void AddCalibrations(const ServerStatus& status, MetricFamilies& page);
 // process_metrics.cc
 void AddConnections(const ServerStatus& status, MetricFamilies& page);
 void AddFiles(const ServerStatus& status, MetricFamilies& page);
+void AddTraces(const ServerStatus& status, MetricFamilies& page);
 void AddMemory(const ServerStatus& status, MetricFamilies& page);
 void AddProcess(const ProcessUsage& process, MetricFamilies& page);
 

@@ -24,6 +24,7 @@ std::vector<prometheus::MetricFamily> MetricsPage(const ServerStatus& status, Te
   AddCalibrations(status, page);
   AddConnections(status, page);
   AddFiles(status, page);
+  AddTraces(status, page);
   AddMemory(status, page);
   AddProcess(status.process, page);
   return page.Release();

@@ -1,4 +1,5 @@
-// What surrounds the engine: connections, files of the configuration, memory, the process.
+// What surrounds the engine: connections, files of the configuration, spans of calls, memory, the
+// process.
 #include <string_view>
 
 #include "service/stats/page/metric_groups.h"
@@ -47,6 +48,16 @@ void AddMemory(const ServerStatus& status, MetricFamilies& page) {
   if (status.state) page.Add({}, status.answers_cut_off);
   page.Begin("eta_memory_used_ratio");
   if (status.state) page.Add({}, status.memory.used);
+}
+
+void AddTraces(const ServerStatus& status, MetricFamilies& page) {
+  page.Begin("eta_trace_spans_exported_total");
+  if (status.spans) page.Add({}, status.spans->sent);
+  page.Begin("eta_trace_spans_dropped_total");
+  for (int loss = 0; status.spans && loss < kSpanLosses; ++loss) {
+    const auto reason = static_cast<SpanLoss>(loss);
+    page.Add({{"reason", Name(reason)}}, status.spans->Of(reason));
+  }
 }
 
 void AddProcess(const ProcessUsage& process, MetricFamilies& page) {
