@@ -135,7 +135,7 @@ bool SpanExporter::SendBatch() {
   }
   const SendOutcome outcome = sender_->Send(batch_, deadline);
   Tell(outcome);
-  if (outcome.kind != Kind::kTryAgain || last || Finishing()) {
+  if (outcome.kind != Kind::kTryAgain || last) {
     EndBatch(outcome);
     return true;
   }
@@ -143,11 +143,6 @@ bool SpanExporter::SendBatch() {
       Jittered(options_.pause * (int64_t{1} << std::min(failures_++, kMostDoublings)));
   retry_at_ = Clock::now() + std::max(pause, outcome.retry_after.value_or(milliseconds(0)));
   return false;
-}
-
-bool SpanExporter::Finishing() const {
-  const MutexLock lock(mutex_);
-  return finish_by_ != Clock::time_point::max();
 }
 
 void SpanExporter::EndBatch(const SendOutcome& outcome) {

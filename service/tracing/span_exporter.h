@@ -69,7 +69,6 @@ class SpanExporter final : public CallObserver {
   bool SendBatch();
   void EndBatch(const SendOutcome& outcome);
   void Lose(SpanLoss why, int64_t spans) REQUIRES(mutex_) { counts_.Of(why) += spans; }
-  bool Finishing() const;
   // Says once that there is trouble with the collector, and once that it is over.
   void Tell(const SendOutcome& outcome);
 

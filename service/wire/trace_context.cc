@@ -130,11 +130,12 @@ std::optional<TraceContext> TraceContextOf(const grpc::ServerContextBase& contex
 }
 
 TraceContext NewTrace(double share) {
-  constexpr uint64_t kRandomBits = (uint64_t{1} << 56) - 1;  // of an id, from its end
+  constexpr uint64_t kNumbers = uint64_t{1} << 56;  // that an id may end with
   const uint64_t low = DrawId();
-  const double random = static_cast<double>(low & kRandomBits) / static_cast<double>(kRandomBits);
+  const auto number = static_cast<double>(low % kNumbers);
+  // cannot wrap: the product is of doubles
   return TraceContext{.trace_id = NewSpanId() + absl::StrFormat("%016x", low),
-                      .sampled = share > 0.0 && random >= 1.0 - share};
+                      .sampled = share > 0.0 && number >= (1.0 - share) * kNumbers};
 }
 
 std::string NewSpanId() {

@@ -1,6 +1,6 @@
 // Any texts as the addresses and names that flags of the server take: what is let through without
 // authentication and encryption can only be reached from this host. Input: a byte of flags, with
-// bit 4 of them numbers, then lines.
+// bit 4 of them numbers, then lines, with bit 7 a collector's among them.
 #include <arpa/inet.h>
 
 #include <chrono>
@@ -62,6 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     options.max_connections = reader.Int(-1, 4);
     options.max_connections_per_peer = reader.Int(-1, 4);
     (void)reader.Int(0, 255);  // likewise
+    if ((flags & 128) != 0) options.otlp_sampling = reader.Int(-1, 3) / 2.0;
   }
   options.listen = std::string(reader.Until('\n'));
   options.metrics_listen = std::string(reader.Until('\n'));
@@ -74,6 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.tls_client_ca = std::string(reader.Until('\n'));
   options.tenant_header = std::string(reader.Until('\n'));
   options.default_profile = std::string(reader.Until('\n'));
+  if ((flags & 128) != 0) options.otlp_endpoint = std::string(reader.Until('\n'));
   while (!reader.empty()) options.admin_tenants.emplace_back(reader.Until('\n'));
 
   if (const auto listen = eta::ParseVllmListen(options.health_listen); listen.ok()) {
@@ -97,6 +99,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool health = eta::CheckHealthAddress(options).ok();
   const bool events = eta::CheckKvEventAddresses(options.kv_events).ok();
   const bool calls = eta::CheckCallOptions(options).ok();
+  const bool spans = eta::CheckOtlp(options).ok();
   const bool is_unix = options.listen.starts_with("unix:");
   if (listens) {
     if (!is_unix) CheckTcp(options.listen, !(known && hidden));
@@ -116,6 +119,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (health && !options.health_listen.empty() && !options.health_listen.starts_with("unix:")) {
     CheckTcp(options.health_listen, false);
   }
+  if (spans) Require(options.otlp_sampling >= 0.0 && options.otlp_sampling <= 1.0);
+  if (spans && !options.otlp_endpoint.empty()) {
+    Require(eta::OtlpByTls(options) || options.otlp_endpoint.starts_with("http://"));
+    CheckTcp(eta::OtlpAddress(options), false);
+    Require(eta::OtlpAddress(options).find_first_of("/@?# ") == std::string::npos);
+  }
   if (calls) {
     Require(options.tls_cert.empty() == options.tls_key.empty());
     Require(options.admin_tenants.empty() || !options.tenant_header.empty());
@@ -129,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(options.max_connections >= 0 && options.max_connections_per_peer >= 0);
   }
   Require(eta::CheckOptions(options, limits).ok() ==
-          (listens && metrics && health && gateways && events && calls &&
+          (listens && metrics && health && gateways && events && calls && spans &&
            options.stall_timeout > limits.max_congestion));
   return 0;
 }

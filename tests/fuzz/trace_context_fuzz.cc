@@ -63,6 +63,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(context->state.size() <= 512);
   Require(std::all_of(context->state.begin(), context->state.end(),
                       [](char c) { return c == '\t' || (c >= ' ' && c <= '~'); }));
+  const eta::TraceContext begun = eta::NewTrace(static_cast<double>(size % 2));
+  Require(IsId(begun.trace_id, 32) && begun.sampled == (size % 2 == 1));
   const std::string ours = context->ParentOf(eta::NewSpanId());
   const auto next = eta::ParseTraceContext({ours}, {context->state});
   Require(next && next->trace_id == context->trace_id && next->sampled == context->sampled);

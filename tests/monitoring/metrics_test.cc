@@ -150,6 +150,9 @@ TEST_F(MonitoringTest, ConnectionsAndFilesAreThere) {
   EXPECT_EQ(page().Sum("eta_connections_refused_total"), 0);
   EXPECT_EQ(page().Sum("eta_connection_accept_errors_total"), 0);
   EXPECT_EQ(page().Sum("eta_file_reloads_total", {{"result", "failure"}}), 0);
+  for (const char* spans : {"eta_trace_spans_exported_total", "eta_trace_spans_dropped_total"}) {
+    EXPECT_THAT(page().Find(spans), IsEmpty()) << "they are sent nowhere";
+  }
   EXPECT_EQ(page().Sum("eta_file_current"),
             static_cast<double>(page().Find("eta_file_current").size()));
 }

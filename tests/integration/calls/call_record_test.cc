@@ -386,5 +386,46 @@ TEST_F(CallRecordTest, ATraceIsRecordedAndAnswered) {
   EXPECT_EQ(bad.Trailer(kTraceParentKey), "");
 }
 
+TEST_F(CallRecordTest, WhereSpansAreSentACallMayBeginATrace) {
+  ServerOptions options;
+  options.otlp_endpoint = "http://127.0.0.1:1";
+  Serve(options);
+  const auto answered = [this](const std::string& parent) {
+    ClientCall client(*stub_);
+    if (!parent.empty()) client.context.AddMetadata(kTraceParentKey, parent);
+    v1::GenerateRequest request = Ask("hello");
+    request.mutable_sampling()->set_temperature(0.5f);
+    request.mutable_stopping()->set_max_tokens(7);
+    client.Start(request);
+    engine_->TakeAndStart()->Finish();
+    client.ReadText();
+    EXPECT_TRUE(client.Finish().ok());
+    return Metadata(client.context.GetServerInitialMetadata(), kTraceParentKey);
+  };
+  std::string told = answered("");
+  CallRecord record = Only();
+  EXPECT_THAT(record.trace_id, SizeIs(32));
+  EXPECT_EQ(record.parent_span_id, "");
+  EXPECT_TRUE(record.sampled);
+  EXPECT_EQ(told, "00-" + record.trace_id + "-" + record.span_id + "-01");
+  ASSERT_TRUE(record.asked);
+  EXPECT_FALSE(record.asked->chat);
+  EXPECT_EQ(record.asked->temperature, 0.5f);
+  EXPECT_EQ(record.asked->max_tokens, 7);
+
+  told = answered(std::string("00-") + kTrace + "-" + kParent + "-00");
+  record = Only();
+  EXPECT_EQ(record.trace_id, kTrace);
+  EXPECT_FALSE(record.sampled) << "its caller does not want it";
+  EXPECT_THAT(told, ::testing::EndsWith("-00"));
+
+  options.otlp_sampling = 0.0;
+  Serve(options);
+  EXPECT_EQ(answered(""), "");
+  EXPECT_EQ(Only().trace_id, "");
+  answered(kTraceParent);
+  EXPECT_TRUE(Only().sampled) << "its caller does";
+}
+
 }  // namespace
 }  // namespace eta::testing

@@ -1,7 +1,9 @@
 // W3C Trace Context: what is taken, and what is ignored as the specification asks.
 #include "service/wire/trace_context.h"
 
+#include <cstdint>
 #include <set>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -109,6 +111,31 @@ TEST(TraceContext, SpansAreDrawnAnew) {
   EXPECT_EQ(spans.size(), 1000u);
   EXPECT_EQ(spans.begin()->size(), 16u);
   EXPECT_EQ(spans.begin()->find_first_not_of("0123456789abcdef"), std::string::npos);
+}
+
+TEST(NewTrace, IsWholeAndHasNoParent) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 100; ++i) {
+    const TraceContext trace = NewTrace(1.0);
+    EXPECT_TRUE(trace.sampled);
+    EXPECT_EQ(trace.parent_id, "");
+    EXPECT_TRUE(ParseParent(trace.ParentOf(NewSpanId())).has_value());
+    ids.insert(trace.trace_id);
+  }
+  EXPECT_EQ(ids.size(), 100u);
+}
+
+TEST(NewTrace, AShareIsSampledByTheIdsEnd) {
+  int sampled = 0;
+  for (int i = 0; i < 4000; ++i) {
+    EXPECT_FALSE(NewTrace(0.0).sampled);
+    const TraceContext trace = NewTrace(0.25);
+    if (trace.sampled) ++sampled;
+    const uint64_t end = std::stoull(trace.trace_id.substr(18), nullptr, 16);
+    EXPECT_EQ(trace.sampled, end >= (uint64_t{3} << 54)) << trace.trace_id;
+  }
+  EXPECT_GT(sampled, 850);
+  EXPECT_LT(sampled, 1150);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include <cmath>
+
 #include "gmock/gmock.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/identity/access_files.h"
@@ -160,6 +162,57 @@ TEST(Flags, SoManyVersionsAreKeptOrAll) {
   for (const char* count : {"-1", "ten", "1.5", "4294967296", ""}) {
     EXPECT_FALSE(Parse({"--keep_versions", count}).flags.has_value()) << count;
   }
+}
+
+// bad input: Server | --otlp_sampling: not a number, below 0, above 1; other than 1 without
+//   --otlp_endpoint | exit code 2, the flag named
+TEST(Flags, TracesAreSampledByAShare) {
+  for (const char* share : {"0", "0.25", "1"}) {
+    EXPECT_TRUE(Parse({"--otlp_sampling", share}).flags.has_value()) << share;
+  }
+  for (const char* share : {"nan", "-0.1", "1.01", "inf", "", "all"}) {
+    EXPECT_THAT(Refusal({"--otlp_sampling", share}), HasSubstr("--otlp_sampling")) << share;
+  }
+  const auto error = [](const std::string& endpoint, double share) {
+    ServerOptions options;
+    options.otlp_endpoint = endpoint;
+    options.otlp_sampling = share;
+    return std::string(CheckOtlp(options).message());
+  };
+  EXPECT_EQ(error("", 1.0), "");
+  EXPECT_EQ(error("", 0.5), "--otlp_sampling: needs --otlp_endpoint");
+  EXPECT_EQ(error("http://collector:4317", 0.5), "");
+  EXPECT_THAT(error("http://collector:4317", std::nan("")), StartsWith("--otlp_sampling: must be"));
+}
+
+// bad input: Server | --otlp_endpoint without a scheme, of another one, with a path or a user, port
+//   0 or none | exit code 2, the flag named | TraceProcess.DoesNotStartWithABadEndpoint
+TEST(Flags, ACollectorIsASchemeAHostAndAPort) {
+  const auto check = [](const std::string& endpoint) {
+    ServerOptions options;
+    options.otlp_endpoint = endpoint;
+    return std::string(CheckOptions(options, Limits()).message());
+  };
+  for (const char* good :
+       {"http://localhost:4317", "https://otel.example.org:4317", "http://10.0.0.7:4317",
+        "http://[::1]:4317", "https://[fe80::1%eth0]:443", "http://my_collector:65535"}) {
+    EXPECT_EQ(check(good), "") << good;
+  }
+  for (const char* bad :
+       {"localhost:4317", "http:/localhost:4317", "grpc://localhost:4317", "unix:/run/otel.sock",
+        "http://localhost", "http://localhost:", "http://localhost:0", "http://localhost:70000",
+        "http://localhost:4317/", "http://localhost:4318/v1/traces", "http://user@host:4317",
+        "http://:4317", "http://[]:4317", "http://::1:4317", "http://", "https://", "h",
+        "http://a b:4317", "HTTP://localhost:4317"}) {
+    EXPECT_THAT(check(bad), StartsWith("--otlp_endpoint: must be http://host:port")) << bad;
+  }
+  ServerOptions options;
+  options.otlp_endpoint = "https://[::1]:4317";
+  EXPECT_EQ(OtlpAddress(options), "[::1]:4317");
+  EXPECT_TRUE(OtlpByTls(options));
+  options.otlp_endpoint = "http://collector:4317";
+  EXPECT_EQ(OtlpAddress(options), "collector:4317");
+  EXPECT_FALSE(OtlpByTls(options));
 }
 
 TEST(Flags, APasswordInTheCommandLineIsNoticed) {

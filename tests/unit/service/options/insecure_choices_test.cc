@@ -51,6 +51,16 @@ TEST(InsecureChoices, OfWhoMayReachTheServer) {
   EXPECT_THAT(socket_of(0666), ElementsAre("--socket_mode"));
 }
 
+TEST(InsecureChoices, OfWhoMayReadSpansOnTheirWay) {
+  const auto to = [](const std::string& endpoint) {
+    return Said([&endpoint](Flags& flags) { flags.server.otlp_endpoint = endpoint; });
+  };
+  EXPECT_THAT(to("http://collector:4317"), ElementsAre("--otlp_endpoint"));
+  EXPECT_THAT(to("https://collector:4317"), IsEmpty());
+  EXPECT_THAT(to("http://localhost:4317"), IsEmpty());
+  EXPECT_THAT(to("http://127.0.0.1:4317"), IsEmpty());
+}
+
 TEST(InsecureChoices, OfWhoMayNameTenants) {
   const auto with = [](const std::string& identity) {
     return Said([&identity](Flags& flags) {

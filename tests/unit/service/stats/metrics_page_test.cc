@@ -47,6 +47,7 @@ ServerStatus Everything(const EngineInfo& info) {
   status.store_calls = {.waiting = 7, .max_waiting = 128};
   status.tokenizer_calls = {.waiting = 8, .max_waiting = 512};
   status.profile_lookups = {.waiting = 9, .max_waiting = 1024};
+  status.spans = SpanCounts{.sent = 40, .lost = {7, 6, 5, 4}};
   status.watchers = 2;
   status.max_watchers = 32;
   status.calibrations.push_back({.tenant = TenantNamed("acme")});
@@ -307,6 +308,20 @@ TEST_F(MetricsPageTest, OtherNamesAreThereWhereTheyAreAskedFor) {
   };
   EXPECT_FALSE(has(StatusCollector(telemetry)));
   EXPECT_TRUE(has(StatusCollector(telemetry, /*vllm_names=*/true)));
+}
+
+TEST_F(MetricsPageTest, SpansAreCountedByWhatBecameOfThem) {
+  const PageReader page = Page();
+  EXPECT_EQ(page.Value("eta_trace_spans_exported_total", {{"model", "tiny"}}), 40.0);
+  const auto lost = [&page](const std::string& reason) {
+    return page.Value("eta_trace_spans_dropped_total", {{"model", "tiny"}, {"reason", reason}});
+  };
+  EXPECT_EQ(lost("queue_full"), 7.0);
+  EXPECT_EQ(lost("unanswered"), 6.0);
+  EXPECT_EQ(lost("refused"), 5.0);
+  EXPECT_EQ(lost("shutdown"), 4.0);
+  status_.spans.reset();
+  EXPECT_TRUE(Page().families().at("eta_trace_spans_dropped_total").samples.empty());
 }
 
 TEST_F(MetricsPageTest, TwoVersionsUnderOneLabelAreOneSeries) {
