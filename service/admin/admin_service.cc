@@ -53,7 +53,8 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
       {.name = "SetLogLevel",
        .needed = {Role::kAdmin},
        .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
-       .admission = Admission::kAlways},
+       .admission = Admission::kAlways,
+       .service = v1::AdminService::service_full_name()},
       [this](const Caller& caller, const v1::SetLogLevelRequest& parsed, CallRecord&) {
         return Set(caller, parsed);
       });

@@ -34,6 +34,7 @@ struct UnaryMethod {
   bool of_store = false;  // needs the profile store, and may block
   bool of_text = false;   // makes tokens of text, or text of tokens
   Admission admission = Admission::kWhileOpen;
+  std::string_view service = kEtaService;  // that declares it
 };
 
 template <typename Request, typename Response>
@@ -79,6 +80,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
   absl::Status Begin(const grpc::ByteBuffer& message, const UnaryMethod& method, Cost cost) {
+    track_.record().service = method.service;
     ASSIGN_OR_RETURN(auto caller,
                      Admit(*context_, service_, method.needed, track_.record(), method.admission));
     if (method.admission != Admission::kAlways) {

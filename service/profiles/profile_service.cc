@@ -188,7 +188,11 @@ grpc::ServerUnaryReactor* ProfileService::Start(grpc::CallbackServerContext* con
                                : static_cast<size_t>(service_.options.max_message_bytes);
   return UnaryCall<Request, Response>::Start(
       context, *request, response, service_,
-      {.name = name, .needed = needed, .max_bytes = max_bytes, .of_store = true},
+      {.name = name,
+       .needed = needed,
+       .max_bytes = max_bytes,
+       .of_store = true,
+       .service = v1::ProfileService::service_full_name()},
       [this, method](const Caller& caller, const Request& parsed,
                      CallRecord& call) -> absl::StatusOr<Response> {
         if (ETA_FAILPOINT(kProfileCall)) return OutOfMemory();

@@ -31,9 +31,13 @@ struct AskedOfModel {
   int32_t max_tokens = 0;
 };
 
+// The service that declares most methods.
+inline constexpr std::string_view kEtaService = "eta.v1.EtaService";
+
 struct CallRecord {
-  std::string_view method;  // "Generate", "Calibrate", "Stats", "GetProfile", ...
-  std::string request_id;   // empty: it has none
+  std::string_view method;                 // "Generate", "Calibrate", "Stats", "GetProfile", ...
+  std::string_view service = kEtaService;  // that declares the method
+  std::string request_id;                  // empty: it has none
   // 32 hex digits of the caller's trace, or of one that began with this call; empty: there is none
   std::string trace_id;
   std::string parent_span_id;  // 16 hex digits, the caller's; empty: the trace began here
@@ -65,6 +69,9 @@ struct CallRecord {
   bool of_calibration = false;
   // Of Generate, where it named no mode and the server has a default profile.
   std::optional<DefaultProfileUse> default_profile;
+
+  // package.Service/Method
+  std::string full_method() const { return std::string(service).append("/").append(method); }
 };
 
 // Called on any thread, once for every call that a method of ours was asked for, before its client

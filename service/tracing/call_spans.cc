@@ -11,10 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/utf8.h"
-#include "eta/v1/admin.grpc.pb.h"
-#include "eta/v1/profiles.grpc.pb.h"
-#include "eta/v1/service.grpc.pb.h"
-#include "google/protobuf/descriptor.h"
 #include "service/telemetry/call_end.h"
 #include "service/wire/trace_context.h"
 
@@ -150,19 +146,6 @@ int SpanCount(const CallRecord& record) {
   return 1 + static_cast<int>(PartsOf(record).size());
 }
 
-SpanWriter::SpanWriter(SpanSource source) : source_(std::move(source)) {
-  const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
-  for (const char* const name :
-       {v1::EtaService::service_full_name(), v1::ProfileService::service_full_name(),
-        v1::AdminService::service_full_name()}) {
-    const auto* const service = pool->FindServiceByName(name);
-    for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
-      const std::string& method = service->method(i)->name();
-      methods_[method] = absl::StrCat(name, "/", method);
-    }
-  }
-}
-
 ExportTraceServiceRequest SpanWriter::NewBatch() const {
   ExportTraceServiceRequest batch;
   otlp::trace::v1::ResourceSpans& spans = *batch.add_resource_spans();
@@ -176,15 +159,10 @@ ExportTraceServiceRequest SpanWriter::NewBatch() const {
   return batch;
 }
 
-std::string SpanWriter::FullMethod(std::string_view method) const {
-  const auto found = methods_.find(method);
-  return found == methods_.end() ? std::string(method) : found->second;
-}
-
 void SpanWriter::AddAttributes(const CallRecord& record, Span& span) const {
   Attributes<Span> attributes(span);
   attributes.Add("rpc.system.name", "grpc")
-      .Add("rpc.method", FullMethod(record.method))
+      .Add("rpc.method", record.full_method())
       .Add("rpc.response.status_code", absl::StatusCodeToString(record.status.code()))
       .Add("error.type", record.reason)
       .Add("eta.request_id", record.request_id)
@@ -223,7 +201,7 @@ void SpanWriter::Add(const TracedCall& call, ExportTraceServiceRequest& batch) c
     return span;
   };
 
-  std::string name = FullMethod(record.method);
+  std::string name = record.full_method();
   if (record.asked) {
     name = absl::StrCat(OperationOf(*record.asked), " ", WellFormed(source_.model));
   }

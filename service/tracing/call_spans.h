@@ -8,10 +8,8 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
-#include <map>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "opentelemetry/proto/collector/trace/v1/trace_service.pb.h"
 #include "service/telemetry/call_record.h"
@@ -39,7 +37,7 @@ struct SpanSource {
 // Writes spans as messages. Thread-safe.
 class SpanWriter {
  public:
-  explicit SpanWriter(SpanSource source);
+  explicit SpanWriter(SpanSource source) : source_(std::move(source)) {}
 
   // A message to which spans can be added.
   otlp::collector::trace::v1::ExportTraceServiceRequest NewBatch() const;
@@ -48,12 +46,9 @@ class SpanWriter {
            otlp::collector::trace::v1::ExportTraceServiceRequest& batch) const;
 
  private:
-  // package.Service/Method of a method of the API by its own name; that name for any other.
-  std::string FullMethod(std::string_view method) const;
   void AddAttributes(const CallRecord& record, otlp::trace::v1::Span& span) const;
 
   const SpanSource source_;
-  std::map<std::string, std::string, std::less<>> methods_;
 };
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,8 @@
 namespace eta {
 
 namespace vllm_pb = ::vllm::grpc::engine;
+
+inline constexpr std::string_view kVllmEngine = "vllm.grpc.engine.VllmEngine";  // the service
 
 inline constexpr int32_t kMaxAnswers = 16;  // of one request
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "service/calls/stream_reactor.h"
+#include "service/vllm/convert_vllm.h"
 #include "service/vllm/tokenizer_bundle.h"
 #include "smg/grpc/common/common.pb.h"
 
@@ -36,7 +37,9 @@ class TokenizerCall final : public StreamReactor<::smg::grpc::common::GetTokeniz
   TokenizerCall(grpc::CallbackServerContext* context, const ServiceContext& service,
                 std::function<void()> on_done)
       : StreamReactor(context, service, "GetTokenizer", service.engine.limits().max_congestion,
-                      std::move(on_done)) {}
+                      std::move(on_done)) {
+    record().service = kVllmEngine;
+  }
 
   absl::Status Send(const ServiceContext& service, const TokenizerOffer& offer);
   bool Merge(Chunk& /*last*/, const Chunk& /*next*/) const override { return false; }

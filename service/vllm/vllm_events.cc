@@ -7,6 +7,7 @@
 #include "engine/base/status_macros.h"
 #include "service/calls/admission.h"
 #include "service/calls/call_identity.h"
+#include "service/vllm/convert_vllm.h"
 
 namespace eta {
 namespace {
@@ -83,6 +84,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmEvents::Start(grpc::CallbackServ
 }
 
 absl::Status VllmEvents::Begin(const grpc::ByteBuffer& message) {
+  record().service = kVllmEngine;
   RETURN_IF_ERROR(Admit(context(), service_, {Role::kRoute}, record()).status());
   ASSIGN_OR_RETURN(const auto request, ParseMessage<events_pb::SubscribeKvEventsRequest>(
                                            message, service_.options.max_message_bytes));

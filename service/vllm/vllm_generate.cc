@@ -20,6 +20,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmGenerate::Start(
 }
 
 absl::Status VllmGenerate::Read(const grpc::ByteBuffer& message) {
+  record().service = kVllmEngine;
   ASSIGN_OR_RETURN(const auto caller, Admit(context(), service(), {Role::kGenerate}, record()));
   ASSIGN_OR_RETURN(lease(), service().ledger.Enter(caller.tenant));
   ASSIGN_OR_RETURN(const auto parsed, ParseMessage<vllm_pb::GenerateRequest>(

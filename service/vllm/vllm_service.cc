@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "service/vllm/convert_vllm.h"
 #include "service/vllm/vllm_answers.h"
 #include "service/vllm/vllm_events.h"
 
@@ -29,7 +30,8 @@ UnaryMethod VllmService::About(std::string_view name) const {
   return {.name = name,
           .needed = {Role::kGenerate, Role::kRoute},
           .max_bytes = static_cast<size_t>(service_.options.max_message_bytes),
-          .admission = Admission::kAlways};
+          .admission = Admission::kAlways,
+          .service = kVllmEngine};
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
