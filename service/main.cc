@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/status_macros.h"
-#include "service/lifecycle.h"
+#include "service/lifecycle/lifecycle.h"
 #include "service/options/flags.h"
 #include "service/process/exit.h"
 #include "service/process/process_hardening.h"

@@ -84,7 +84,7 @@ rule "nothing outside a backend of training sees its parts" \
 only "only the backends on CUDA and their tests see it" '(kernels/cuda|training/cuda|tests)/[^:]*' \
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 rule "the client program sees the API, settings as messages, the formats of keys and the words on bad flags only" 'service/etactl/[^:]*' \
-  'service/(admin|calibrate|calls|connections|generate|health|kv_events|limits|log|options/(access|engine|flag|insecure|operation|profiles|server)|process|profiles|server|stats|telemetry|tracing|vllm|wire/(grpc_status|payload_digest|request_id|store_status|trace_context|wire_message)\.h|[a-z_]+\.h)'
+  'service/(admin|calibrate|calls|connections|generate|health|kv_events|lifecycle|limits|log|options/(access|engine|flag|insecure|operation|profiles|server)|process|profiles|server|stats|telemetry|tracing|vllm|wire/(grpc_status|payload_digest|request_id|store_status|trace_context|wire_message)\.h|[a-z_]+\.h)'
 one "only one file sees OpenBLAS" '(cblas|openblas)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees ZeroMQ" 'zmq'
@@ -94,7 +94,7 @@ rooms kernels system . params reference cpu cuda backends
 rooms engine base chat checkpoint model request tokenizer batching passes front
 rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry kv_events options tracing identity limits calls profiles \
-  calibrate generate stats admin health vllm server etactl
+  calibrate generate stats admin health vllm server lifecycle etactl
 rooms training . reference cpu cuda backends model optimizer trainer data state progress evaluation export \
   adaptation commands
 

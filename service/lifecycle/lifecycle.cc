@@ -1,4 +1,4 @@
-#include "service/lifecycle.h"
+#include "service/lifecycle/lifecycle.h"
 
 #include <sys/resource.h>
 
@@ -13,7 +13,7 @@
 #include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
-#include "service/lifecycle_log.h"
+#include "service/lifecycle/lifecycle_log.h"
 #include "service/process/descriptors.h"
 #include "service/process/exit.h"
 #include "service/process/large_blocks.h"

@@ -1,4 +1,4 @@
-#include "service/lifecycle_log.h"
+#include "service/lifecycle/lifecycle_log.h"
 
 #include <algorithm>
 #include <cstddef>
