@@ -94,6 +94,37 @@ TEST(VllmRequest, PresentValuesAreTaken) {
   EXPECT_FALSE(request.output.special_tokens);
 }
 
+// Requests as SMG 1.13.0 sends them (tests/gateway), with other ids and names.
+TEST(VllmRequest, WhatAGatewaySendsIsTaken) {
+  const std::string always =
+      "request_id: \"chatcmpl-644dWRp7xnu9ERE2LZDtr7em-01a21eab-ce81-770e-9385-b81cec804e24\" "
+      "tokenized { input_ids: 1 input_ids: 96 } sampling_params { repetition_penalty: 1 "
+      "skip_special_tokens: true spaces_between_special_tokens: true ";
+  EXPECT_EQ(RefusalOf(always + "top_p: 1 n: 1 }"), absl::OkStatus());
+  EXPECT_EQ(RefusalOf(always + "top_p: 1 n: 1 temperature: 0 max_tokens: 8 logprobs: 3 } "
+                               "stream: true"),
+            absl::OkStatus());
+  EXPECT_EQ(RefusalOf(always + "top_p: 1 n: 1 top_k: 5 min_p: 0.1 frequency_penalty: 0.2 "
+                               "presence_penalty: 0.5 max_tokens: 2 min_tokens: 1 "
+                               "stop_token_ids: 3 ignore_eos: true logprobs: 2 }"),
+            absl::OkStatus());
+  const auto several =
+      Converted(always +
+                "temperature: 0.7 top_p: 0.9 max_tokens: 4 stop: \" there\" n: 2 seed: 7 }")
+          .value();
+  EXPECT_EQ(several.answers, 2);
+  EXPECT_EQ(several.request.sampling.seed, 7u);
+  EXPECT_THAT(several.request.stopping.stop_strings, ElementsAre(" there"));
+  EXPECT_FALSE(several.request.output.special_tokens);
+  EXPECT_EQ(RefusalOf(always + "top_p: 1 n: 1 json_schema: \"{\\\"type\\\":\\\"object\\\"}\" }")
+                .message(),
+            "sampling_params.json_schema: this server has no constrained answers");
+  EXPECT_EQ(RefusalOf("request_id: \"cmpl-8zhZ3vAajrfr9M4UiTopxMUk\" tokenized {} "
+                      "sampling_params { top_p: 1 n: 1 max_tokens: 2 }")
+                .message(),
+            "tokenized.input_ids: must not be empty");
+}
+
 TEST(VllmRequest, ASeedOfMinusOneIsDrawn) {
   EXPECT_FALSE(Converted("text: 'x' sampling_params { seed: -1 }")->request.sampling.seed);
   EXPECT_EQ(Converted("text: 'x' sampling_params { seed: -2 }")->request.sampling.seed,
