@@ -98,14 +98,55 @@ double ExponentialsInPlace(std::span<float> logits, float max) {
   return total;
 }
 
+float LargestOf(std::span<const float> values) {
+  const Floats df;
+  const size_t lanes = hn::Lanes(df);
+  auto most = hn::Set(df, values.front());
+  size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    most = hn::Max(most, hn::LoadU(df, values.data() + i));
+  }
+  float largest = hn::GetLane(hn::MaxOfLanes(df, most));
+  for (; i < values.size(); ++i) largest = std::max(largest, values[i]);
+  return largest;
+}
+
+// Sums of a few coordinates stay in registers over all rows.
+void AddWeightedRows(const float* values, std::span<const float> weights, std::span<float> out) {
+  const Floats df;
+  const size_t lanes = hn::Lanes(df);
+  const size_t d = out.size();
+  size_t i = 0;
+  for (; i + 4 * lanes <= d; i += 4 * lanes) {
+    auto sum0 = hn::LoadU(df, out.data() + i);
+    auto sum1 = hn::LoadU(df, out.data() + i + lanes);
+    auto sum2 = hn::LoadU(df, out.data() + i + 2 * lanes);
+    auto sum3 = hn::LoadU(df, out.data() + i + 3 * lanes);
+    const float* row = values + i;
+    for (const float weight : weights) {
+      const auto factor = hn::Set(df, weight);
+      sum0 = hn::MulAdd(factor, hn::LoadU(df, row), sum0);
+      sum1 = hn::MulAdd(factor, hn::LoadU(df, row + lanes), sum1);
+      sum2 = hn::MulAdd(factor, hn::LoadU(df, row + 2 * lanes), sum2);
+      sum3 = hn::MulAdd(factor, hn::LoadU(df, row + 3 * lanes), sum3);
+      row += d;
+    }
+    hn::StoreU(sum0, df, out.data() + i);
+    hn::StoreU(sum1, df, out.data() + i + lanes);
+    hn::StoreU(sum2, df, out.data() + i + 2 * lanes);
+    hn::StoreU(sum3, df, out.data() + i + 3 * lanes);
+  }
+  for (; i < d; ++i) {
+    float sum = out[i];
+    for (size_t t = 0; t < weights.size(); ++t) sum += weights[t] * values[t * d + i];
+    out[i] = sum;
+  }
+}
+
 // REQUIRES: a multiple of the lanes.
 double LogSumExp(std::span<const float> logits) {
   const Floats df;
-  auto most = hn::LoadU(df, logits.data());
-  for (size_t i = hn::Lanes(df); i < logits.size(); i += hn::Lanes(df)) {
-    most = hn::Max(most, hn::LoadU(df, logits.data() + i));
-  }
-  const float max = hn::GetLane(hn::MaxOfLanes(df, most));
+  const float max = LargestOf(logits);
   auto sum = hn::Zero(df);
   for (size_t i = 0; i < logits.size(); i += hn::Lanes(df)) {
     sum = hn::Add(sum, Below(df, logits.data() + i, max));
@@ -123,6 +164,8 @@ namespace {
 HWY_EXPORT(Scores);
 HWY_EXPORT(Temper);
 HWY_EXPORT(ExponentialsInPlace);
+HWY_EXPORT(LargestOf);
+HWY_EXPORT(AddWeightedRows);
 HWY_EXPORT(LogSumExp);
 
 // Scores of the keys of a block, padded with columns that fill the last vector.
@@ -158,20 +201,29 @@ double LogMass(const KeyColumns& keys, std::span<const float> q, float softmax_s
   return PaddedScores(keys, q, softmax_scale).LogMass();
 }
 
-std::vector<float> GatedLogits(const KeyColumns& keys, std::span<const float> q,
-                               float softmax_scale, const ScoreGate& gate, bool own) {
-  PaddedScores logits(keys, q, softmax_scale);
+void GatedLogits(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
+                 const ScoreGate& gate, bool own, std::span<float> logits) {
+  PaddedScores gated(keys, q, softmax_scale);
   if (gate.silu) {
-    float& last = logits.scores().back();
+    float& last = gated.scores().back();
     const float score = last;
-    HWY_DYNAMIC_DISPATCH(Temper)(logits.padded(), gate.beta, gate.threshold);
+    HWY_DYNAMIC_DISPATCH(Temper)(gated.padded(), gate.beta, gate.threshold);
     if (own) last = score;
   }
-  return {logits.scores().begin(), logits.scores().end()};
+  std::ranges::copy(gated.scores(), logits.begin());
+}
+
+float Largest(std::span<const float> values) {
+  return HWY_DYNAMIC_DISPATCH(LargestOf)(values);
 }
 
 double Exponentials(std::span<float> logits, float max) {
   return HWY_DYNAMIC_DISPATCH(ExponentialsInPlace)(logits, max);
+}
+
+void AddWeighted(std::span<const float> values, std::span<const float> weights,
+                 std::span<float> out) {
+  HWY_DYNAMIC_DISPATCH(AddWeightedRows)(values.data(), weights, out);
 }
 
 }  // namespace eta

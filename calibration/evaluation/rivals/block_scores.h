@@ -33,12 +33,20 @@ struct ScoreGate {
   float beta = 1.0f;
   float threshold = 0.0f;  // tau_eff
 };
-// The scores as logits. `own`: the last key is the row's own, which no gate tempers.
-std::vector<float> GatedLogits(const KeyColumns& keys, std::span<const float> q,
-                               float softmax_scale, const ScoreGate& gate, bool own);
+// The scores as logits, into the first `count` of `logits`. `own`: the last key is the row's own,
+// which no gate tempers.
+void GatedLogits(const KeyColumns& keys, std::span<const float> q, float softmax_scale,
+                 const ScoreGate& gate, bool own, std::span<float> logits);
+
+// REQUIRES: not empty.
+float Largest(std::span<const float> values);
 
 // Replaces each x by exp(x - max) and returns their sum. REQUIRES: max of at least each x; what
 // lies 87 or more below it weighs next to nothing.
 double Exponentials(std::span<float> logits, float max);
+
+// Adds to `out` [d] the rows of `values` [weights, d], each by its weight.
+void AddWeighted(std::span<const float> values, std::span<const float> weights,
+                 std::span<float> out);
 
 }  // namespace eta

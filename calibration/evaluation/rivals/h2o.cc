@@ -41,8 +41,27 @@ class H2o final : public Rival {
     }
   }
 
+  // Rows take a block one after the other, while its keys are at hand.
   void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const override {
-    AddAttention(rows, {}, memory);
+    const int32_t b = rows.back().blocks.block_size();
+    const int32_t most = rows.back().blocks.num_keys;
+    std::vector<std::vector<float>> logits;
+    for (const RivalHead& row : rows) {
+      logits.emplace_back(static_cast<size_t>(row.blocks.num_keys));
+    }
+    for (int32_t first = 0; first < most; first += b) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (first < rows[i].blocks.num_keys) LookAt(rows[i], first / b, logits[i]);
+      }
+    }
+    for (std::vector<float>& row : logits) AddAttention(row, b, memory);
+  }
+
+  bool WatchesLike(const Rival& other) const override {
+    const auto* const h2o = dynamic_cast<const H2o*>(&other);
+    return h2o != nullptr && h2o->options_.by_key == options_.by_key &&
+           h2o->options_.gate.silu == options_.gate.silu &&
+           h2o->options_.gate.beta == options_.gate.beta;
   }
 
   void AddWatched(const RivalMemory& later, RivalMemory& memory) const override {
@@ -50,6 +69,11 @@ class H2o final : public Rival {
     for (size_t j = 0; j < later.size(); ++j) {
       if (memory[j] != kEvicted) memory[j] += later[j];
     }
+  }
+
+  void Look(const RivalHead& head, std::span<float> seen) const override {
+    const int32_t b = head.blocks.block_size();
+    for (int32_t j = 0; j * b < head.blocks.num_keys; ++j) LookAt(head, j, seen);
   }
 
   void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
@@ -65,56 +89,79 @@ class H2o final : public Rival {
     }
     const auto budget =
         static_cast<size_t>(std::ceil(options_.share * static_cast<double>(outside)));
-    const auto kept = open.begin() + static_cast<std::ptrdiff_t>(std::min(budget, open.size()));
-    std::nth_element(open.begin(), kept, open.end(), [&](size_t a, size_t b) {
-      return memory[a] > memory[b] || (memory[a] == memory[b] && a < b);
-    });
-    for (auto unit = open.begin(); unit != kept; ++unit) admitted[*unit] = 1;
-    for (auto unit = kept; unit != open.end(); ++unit) memory[*unit] = kEvicted;
-    AddAttention({&head, 1}, admitted, memory);
+    for (const size_t unit : Lightest(open, budget, memory)) memory[unit] = kEvicted;
+    for (const size_t unit : open) admitted[unit] = memory[unit] != kEvicted ? 1 : 0;
+    AddAttended(head, admitted, memory);
   }
 
  private:
-  size_t UnitOf(int32_t key, int32_t block_size) const {
-    return static_cast<size_t>(options_.by_key ? key : key / block_size);
-  }
-
-  // Adds the softmax of each row's logits over what it attends to, `attended`, and by block over
-  // the tail; empty: over all. Rows take a block one after the other, while its keys are at hand.
-  void AddAttention(std::span<const RivalHead> rows, std::span<const uint8_t> attended,
-                    RivalMemory& memory) const {
-    const int32_t b = rows.back().blocks.block_size();
-    const int32_t most = rows.back().blocks.num_keys;
-    const auto attends = [&](int32_t key) {
-      const size_t unit = UnitOf(key, b);
-      return unit >= attended.size() || attended[unit] != 0;
-    };
-    memory.resize(std::max(memory.size(), UnitOf(most - 1, b) + 1));
-    std::vector<std::vector<float>> logits(rows.size(),
-                                           std::vector<float>(static_cast<size_t>(most), kNone));
-    for (int32_t first = 0; first < most; first += b) {
-      bool any = false;
-      for (int32_t t = first; t < std::min(most, first + b); ++t) any = any || attends(t);
-      for (size_t i = 0; any && i < rows.size(); ++i) {
-        if (first >= rows[i].blocks.num_keys) continue;
-        BlockLogits(rows[i], options_.gate, first / b,
-                    std::span(logits[i]).subspan(static_cast<size_t>(first)));
-      }
-    }
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const auto row = std::span(logits[i]).first(static_cast<size_t>(rows[i].blocks.num_keys));
-      for (size_t t = 0; t < row.size(); ++t) {
-        if (!attends(static_cast<int32_t>(t))) row[t] = kNone;
-      }
-      const double sum = Exponentials(row, *std::ranges::max_element(row));
-      for (size_t t = 0; t < row.size(); ++t) {
-        double& mass = memory[UnitOf(static_cast<int32_t>(t), b)];
-        if (mass != kEvicted) mass += static_cast<double>(row[t]) / sum;
-      }
-    }
-  }
-
   static constexpr float kNone = std::numeric_limits<float>::lowest();
+  // Fewer are sought one by one: after its first row a head has one or two to evict.
+  static constexpr size_t kFew = 4;
+
+  // The units beyond a budget, which it puts to the end of `open`.
+  static std::span<const size_t> Lightest(std::vector<size_t>& open, size_t budget,
+                                          const RivalMemory& memory) {
+    const auto heavier = [&memory](size_t a, size_t b) {
+      return memory[a] > memory[b] || (memory[a] == memory[b] && a < b);
+    };
+    const size_t kept = std::min(budget, open.size());
+    const size_t beyond = open.size() - kept;
+    if (beyond > kFew) {
+      std::nth_element(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(kept), open.end(),
+                       heavier);
+    } else {
+      for (auto end = open.end(); end - open.begin() > static_cast<std::ptrdiff_t>(kept); --end) {
+        std::iter_swap(std::max_element(open.begin(), end, heavier), end - 1);
+      }
+    }
+    return std::span(open).last(beyond);
+  }
+
+  // The logits of a block's keys, to their places in the row's.
+  void LookAt(const RivalHead& head, int32_t ordinal, std::span<float> logits) const {
+    BlockLogits(head, options_.gate, ordinal,
+                logits.subspan(static_cast<size_t>(ordinal * head.blocks.block_size())));
+  }
+
+  // Adds the softmax of the row's logits over what it attends to, by block over the tail too.
+  void AddAttended(const RivalHead& head, std::span<const uint8_t> attended,
+                   RivalMemory& memory) const {
+    const auto b = static_cast<size_t>(head.blocks.block_size());
+    std::vector<float> logits(head.seen.begin(), head.seen.end());
+    if (options_.by_key) {
+      std::ranges::transform(head.seen, attended, logits.begin(),
+                             [](float logit, uint8_t is) { return is != 0 ? logit : kNone; });
+    } else {
+      for (size_t j = 0; j < attended.size(); ++j) {
+        if (attended[j] == 0) std::ranges::fill(std::span(logits).subspan(j * b, b), kNone);
+      }
+    }
+    AddAttention(logits, head.blocks.block_size(), memory);
+  }
+
+  // Adds the softmax of a row's logits, which it writes over, to the sums of its units.
+  void AddAttention(std::span<float> logits, int32_t block_size, RivalMemory& memory) const {
+    const auto unit = static_cast<size_t>(options_.by_key ? 1 : block_size);
+    const size_t units = (logits.size() + unit - 1) / unit;
+    memory.resize(std::max(memory.size(), units));
+    const double share = 1.0 / Exponentials(logits, Largest(logits));
+    if (options_.by_key) {
+      std::ranges::transform(memory, logits, memory.begin(), [share](double mass, float weight) {
+        return mass == kEvicted ? kEvicted : mass + share * static_cast<double>(weight);
+      });
+      return;
+    }
+    for (size_t j = 0; j < units; ++j) {
+      if (memory[j] == kEvicted) continue;
+      double mass = 0.0;
+      for (const float weight :
+           logits.subspan(j * unit, std::min(unit, logits.size() - j * unit))) {
+        mass += static_cast<double>(weight);
+      }
+      memory[j] += share * mass;
+    }
+  }
 
   H2oOptions options_;
 };

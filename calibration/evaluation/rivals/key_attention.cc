@@ -13,12 +13,10 @@ void BlockLogits(const RivalHead& head, const KeyGate& gate, int32_t ordinal,
   const KeyColumns keys = head.blocks.keys(ordinal);
   const int32_t first = ordinal * head.blocks.block_size();
   const int32_t own = head.blocks.num_keys - 1;
-  const std::vector<float> of_keys =
-      GatedLogits(keys, head.q, head.softmax_scale, {gate.silu, gate.beta, head.threshold},
-                  /*own=*/first + static_cast<int32_t>(keys.count) > own);
-  std::ranges::copy(of_keys, logits.begin());
-  if (!gate.silu) return;
-  for (size_t i = 0; i < of_keys.size(); ++i) {
+  GatedLogits(keys, head.q, head.softmax_scale, {gate.silu, gate.beta, head.threshold},
+              /*own=*/first + static_cast<int32_t>(keys.count) > own, logits);
+  if (!gate.silu || head.tempered.empty()) return;
+  for (size_t i = 0; i < keys.count; ++i) {
     const auto t = static_cast<size_t>(first) + i;
     const bool tempered =
         t / 64 < head.tempered.size() && (head.tempered[t / 64] >> (t % 64) & 1) != 0;
@@ -29,28 +27,35 @@ void BlockLogits(const RivalHead& head, const KeyGate& gate, int32_t ordinal,
 std::vector<float> AttendToKeys(const RivalHead& head, const KeyGate& gate, bool floor,
                                 std::span<const uint8_t> admitted) {
   const auto b = static_cast<size_t>(head.blocks.block_size());
-  std::vector<float> weights(admitted.size());
-  int64_t pruned = 0;
+  std::vector<float> weights(admitted.size(), std::numeric_limits<float>::lowest());
+  size_t pruned = 0;
+  const auto of_block = [b](auto keys, size_t first) {
+    return keys.subspan(first, std::min(b, keys.size() - first));
+  };
+  const auto set_others = [](std::span<float> block, std::span<const uint8_t> attended, float to) {
+    std::ranges::transform(block, attended, block.begin(),
+                           [to](float weight, uint8_t is) { return is != 0 ? weight : to; });
+  };
   for (size_t first = 0; first < weights.size(); first += b) {
-    const auto block = std::span(weights).subspan(first, std::min(b, weights.size() - first));
+    const auto block = of_block(std::span(weights), first);
+    const auto attended = of_block(admitted, first);
+    const auto count = static_cast<size_t>(std::ranges::count(attended, 1));
+    pruned += block.size() - count;
+    if (count == 0) continue;
     BlockLogits(head, gate, static_cast<int32_t>(first / b), block);
-    for (size_t i = 0; i < block.size(); ++i) {
-      if (admitted[first + i] != 0) continue;
-      block[i] = std::numeric_limits<float>::lowest();
-      ++pruned;
-    }
+    set_others(block, attended, std::numeric_limits<float>::lowest());
   }
-  float max = *std::ranges::max_element(weights);
+  float max = Largest(weights);
   if (floor && pruned > 0) max = std::max(max, 0.0f);
   const float pruned_weight = floor ? std::exp(-max) : 0.0f;
   const double sum = Exponentials(weights, max) + static_cast<double>(pruned) * pruned_weight;
   std::vector<float> out(head.q.size());
-  for (size_t t = 0; t < weights.size(); ++t) {
-    const float weight = admitted[t] != 0 ? weights[t] : pruned_weight;
-    if (weight == 0.0f) continue;
-    const float* value =
-        head.blocks.values(static_cast<int32_t>(t / b)).data() + t % b * out.size();
-    for (size_t i = 0; i < out.size(); ++i) out[i] += weight * value[i];
+  for (size_t first = 0; first < weights.size(); first += b) {
+    const auto block = of_block(std::span(weights), first);
+    const auto attended = of_block(admitted, first);
+    if (!floor && std::ranges::find(attended, 1) == attended.end()) continue;
+    set_others(block, attended, pruned_weight);
+    AddWeighted(head.blocks.values(static_cast<int32_t>(first / b)), block, out);
   }
   for (float& x : out) x = static_cast<float>(x / sum);
   return out;

@@ -21,7 +21,8 @@ struct RivalHead {
   float threshold = 0.0f;                   // tau_eff, by which a gate tempers
   std::span<const uint64_t> tempered = {};  // SequenceRows::tempered
   const AttentionOptions& options;
-  const RowBlocks& blocks;  // of its row and KV head
+  const RowBlocks& blocks;           // of its row and KV head
+  std::span<const float> seen = {};  // [T], of a rule that remembers: what Look made of the row
 };
 
 // A rule's memory of a sequence's earlier rows, for one layer and query head: a number per block,
@@ -49,12 +50,17 @@ class Rival {
   virtual int64_t IndexBytes(const KvGeometry& geometry, int32_t group_size) const = 0;
 
   // A rule that remembers sees all rows of a sequence in their order: prompt rows, which attend to
-  // all, by Watch; decode rows by AdmitAndRemember in the place of Admit. Sequences one at a time.
+  // all, by Watch; decode rows by Look, several at a time, and then by AdmitAndRemember in the
+  // place of Admit. Sequences one at a time.
   virtual bool remembers() const { return false; }
   // `rows`: one query head's, in their order.
   virtual void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const;
   // Adds what was watched of later rows, which began with an empty memory.
   virtual void AddWatched(const RivalMemory& later, RivalMemory& memory) const;
+  // True if the other one's Watch leaves the same memory.
+  virtual bool WatchesLike(const Rival& other) const { return this == &other; }
+  // What it makes of a decode row's keys, `seen` [T], whatever it remembers.
+  virtual void Look(const RivalHead& head, std::span<float> seen) const;
   virtual void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
                                 RivalMemory& memory) const;
 };

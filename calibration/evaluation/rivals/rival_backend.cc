@@ -28,20 +28,25 @@ struct RivalBackend::Selecting {
     return keys[static_cast<size_t>(row) * static_cast<size_t>(params.num_query_heads) +
                 static_cast<size_t>(head)];
   }
-  // Those that any head of the group admits.
-  std::vector<uint8_t> GroupKeys(int32_t row, int32_t kv_head) {
-    std::vector<uint8_t> all = Keys(row, kv_head * group());
+  // Those that any head of the group admits, once they were joined.
+  std::vector<uint8_t>& GroupKeys(int32_t row, int32_t kv_head) {
+    return group_keys[static_cast<size_t>(row) * static_cast<size_t>(params.geometry.num_kv_heads) +
+                      static_cast<size_t>(kv_head)];
+  }
+  void JoinKeys(int32_t row, int32_t kv_head) {
+    std::vector<uint8_t>& all = GroupKeys(row, kv_head);
+    all = Keys(row, kv_head * group());
     for (int32_t h = 1; h < group(); ++h) {
       std::ranges::transform(Keys(row, kv_head * group() + h), all, all.begin(), std::bit_or<>());
     }
-    return all;
   }
 
   const SelectBlocksParams params;
   const KeptLayer& layer;
-  HostRows q;                                   // [R, HQ * d]
-  HostRows thresholds;                          // [R, HQ]
-  std::vector<std::vector<uint8_t>> keys = {};  // [R * HQ], by key
+  HostRows q;                                         // [R, HQ * d]
+  HostRows thresholds;                                // [R, HQ]
+  std::vector<std::vector<uint8_t>> keys = {};        // [R * HQ], by key
+  std::vector<std::vector<uint8_t>> group_keys = {};  // [R * HKV], by key
 };
 
 RivalBackend::RivalBackend(std::shared_ptr<Backend> backend, int num_threads)
@@ -71,8 +76,12 @@ void RivalBackend::Prepare(const std::vector<std::shared_ptr<const Rival>>& riva
 void RivalBackend::Choose(std::shared_ptr<const Rival> rival) {
   if (preparing_) watched_ = std::move(memories_);
   preparing_ = false;
-  memories_ = watched_;
   rival_ = std::move(rival);
+  memories_.clear();
+  if (rival_ == nullptr || !rival_->remembers()) return;
+  for (const auto& [of, memories] : watched_) {
+    if (of.second == &WatcherOf(*rival_)) memories_[of] = memories;
+  }
 }
 
 void RivalBackend::CollectBounds(std::vector<SampledBounds>* sample, int32_t first_position,
@@ -91,6 +100,7 @@ void RivalBackend::Plan(const BatchView& batch) {
 KeptParts RivalBackend::Needs() const {
   KeptParts parts = {.records = sample_ != nullptr};
   for (const auto& rival : prepared_) {
+    if (!preparing_ && rival != rival_) continue;
     const KeptParts needs = rival->needs();
     parts.records = parts.records || needs.records;
     parts.keys = parts.keys || needs.keys;
@@ -143,21 +153,22 @@ RivalHead RivalBackend::HeadOf(const Selecting& selecting, const ChosenRow& row,
 
 // Several heads of a group may choose at a time.
 void RivalBackend::ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t query_head,
-                             RivalMemory* memory) {
+                             std::span<const float> seen, RivalMemory* memory) {
   const KvGeometry& geometry = selecting.params.geometry;
   const AttentionOptions& options = row.sequence.attention;
   const int32_t kv_head = query_head / selecting.group();
   const int32_t full = row.num_keys / geometry.block_size;
-  const int32_t unit = rival_->by_key() ? 1 : geometry.block_size;
-  std::vector<uint8_t> admitted(static_cast<size_t>(row.num_keys / unit));
-  const auto block_of = [&](size_t i) {
-    return static_cast<int32_t>(i) * unit / geometry.block_size;
+  const auto units = static_cast<size_t>(rival_->by_key() ? geometry.block_size : 1);
+  std::vector<uint8_t> admitted(static_cast<size_t>(rival_->by_key() ? row.num_keys : full));
+  const auto of_block = [&](int32_t block) {
+    return std::span(admitted).subspan(static_cast<size_t>(block) * units, units);
   };
-  for (size_t i = 0; i < admitted.size() && block_of(i) < full; ++i) {
-    admitted[i] = IsAlwaysRead(options, block_of(i), full) ? 1 : 0;
+  for (int32_t j = 0; j < full; ++j) {
+    if (IsAlwaysRead(options, j, full)) std::ranges::fill(of_block(j), uint8_t{1});
   }
   const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
-  const RivalHead head = HeadOf(selecting, row, query_head, blocks);
+  RivalHead head = HeadOf(selecting, row, query_head, blocks);
+  head.seen = seen;
   if (selecting.params.layer < rival_->dense_layers()) {
     std::ranges::fill(admitted, uint8_t{1});
   } else if (memory != nullptr) {
@@ -168,11 +179,9 @@ void RivalBackend::ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t
   const int64_t list = int64_t{row.index} * geometry.num_kv_heads + kv_head;
   uint32_t* heads = heads_.data() + list * selecting.params.selection.capacity;
   const uint32_t bit = uint32_t{1} << (query_head % selecting.group());
-  int32_t listed = -1;
-  for (size_t i = 0; i < admitted.size() && block_of(i) < full; ++i) {
-    if (admitted[i] == 0 || block_of(i) == listed) continue;
-    listed = block_of(i);
-    std::atomic_ref(heads[listed]).fetch_or(bit, std::memory_order_relaxed);
+  for (int32_t j = 0; j < full; ++j) {
+    if (std::ranges::find(of_block(j), 1) == of_block(j).end()) continue;
+    std::atomic_ref(heads[j]).fetch_or(bit, std::memory_order_relaxed);
   }
   if (rival_->by_key()) selecting.Keys(row.index, query_head) = std::move(admitted);
 }
@@ -207,9 +216,17 @@ void RivalBackend::SampleBounds(const Selecting& selecting) {
   });
 }
 
+// The first of those that watch alike: one memory serves them all.
+const Rival& RivalBackend::WatcherOf(const Rival& rival) const {
+  for (const auto& other : prepared_) {
+    if (other->remembers() && other->WatchesLike(rival)) return *other;
+  }
+  return rival;
+}
+
 std::vector<RivalMemory>& RivalBackend::MemoriesOf(const Rival& rival, const Selecting& selecting,
                                                    const std::vector<ChosenRow>& rows) {
-  std::vector<RivalMemory>& memories = memories_[{selecting.params.kv.tiles, &rival}];
+  std::vector<RivalMemory>& memories = memories_[{selecting.params.kv.tiles, &WatcherOf(rival)}];
   if (rows.front().num_keys == 1) memories.clear();
   memories.resize(static_cast<size_t>(selecting.params.num_query_heads));
   return memories;
@@ -241,7 +258,35 @@ void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
   for (size_t i = 0; i < watched.size(); ++i) rival.AddWatched(watched[i], memories[i / parts]);
 }
 
-// A head that remembers takes its rows in their order.
+// A head that remembers takes its rows in their order. It looks at some rows ahead, all heads and
+// rows beside one another: that takes most of the time.
+void RivalBackend::ChooseInOrder(Selecting& selecting, const std::vector<ChosenRow>& rows) {
+  constexpr size_t kRows =
+      32;  // what is seen of all rows of a long sequence would take much memory
+  std::vector<RivalMemory>& memories = MemoriesOf(*rival_, selecting, rows);
+  const bool dense = selecting.params.layer < rival_->dense_layers();
+  std::vector<std::vector<float>> seen(dense ? 0 : kRows * memories.size());
+  for (size_t first = 0; first < rows.size(); first += kRows) {
+    const auto part = std::span(rows).subspan(first, std::min(kRows, rows.size() - first));
+    workers_.Run(dense ? 0 : std::ssize(part) * std::ssize(memories), [&](int64_t task, int) {
+      const auto i = static_cast<size_t>(task);
+      const auto query_head = static_cast<int32_t>(i / part.size());
+      const ChosenRow& row = part[i % part.size()];
+      const RowBlocks blocks = {selecting.layer, row.sequence.block_table,
+                                query_head / selecting.group(), row.num_keys};
+      seen[i].resize(static_cast<size_t>(row.num_keys));
+      rival_->Look(HeadOf(selecting, row, query_head, blocks), seen[i]);
+    });
+    workers_.Run(std::ssize(memories), [&](int64_t head, int) {
+      const auto h = static_cast<size_t>(head);
+      for (size_t i = 0; i < part.size(); ++i) {
+        ChooseFor(selecting, part[i], static_cast<int32_t>(head),
+                  dense ? std::span<const float>() : seen[h * part.size() + i], &memories[h]);
+      }
+    });
+  }
+}
+
 void RivalBackend::ChooseAll(Selecting& selecting, const std::vector<ChosenRow>& rows) {
   const SelectBlocksParams& params = selecting.params;
   if (rival_->by_key()) {
@@ -251,21 +296,12 @@ void RivalBackend::ChooseAll(Selecting& selecting, const std::vector<ChosenRow>&
   heads_.assign(static_cast<size_t>(int64_t{batch_.num_rows()} * params.geometry.num_kv_heads *
                                     params.selection.capacity),
                 0);
-  if (rival_->remembers()) {
-    std::vector<RivalMemory>& memories = MemoriesOf(*rival_, selecting, rows);
-    workers_.Run(std::ssize(memories), [&](int64_t head, int) {
-      RivalMemory& memory = memories[static_cast<size_t>(head)];
-      for (const ChosenRow& row : rows) {
-        ChooseFor(selecting, row, static_cast<int32_t>(head), &memory);
-      }
-    });
-  } else {
-    workers_.Run(std::ssize(rows), [&](int64_t i, int) {
-      for (int32_t head = 0; head < params.num_query_heads; ++head) {
-        ChooseFor(selecting, rows[static_cast<size_t>(i)], head, nullptr);
-      }
-    });
-  }
+  if (rival_->remembers()) return ChooseInOrder(selecting, rows);
+  workers_.Run(std::ssize(rows), [&](int64_t i, int) {
+    for (int32_t head = 0; head < params.num_query_heads; ++head) {
+      ChooseFor(selecting, rows[static_cast<size_t>(i)], head, {}, nullptr);
+    }
+  });
 }
 
 void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
@@ -273,7 +309,8 @@ void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   const std::vector<ChosenRow> chosen = rival_ ? Rows(/*chosen=*/true) : std::vector<ChosenRow>();
   std::vector<const Rival*> watching;
   for (const auto& rival : prepared_) {
-    if (rival->remembers() && (preparing_ || rival == rival_)) watching.push_back(rival.get());
+    if (!rival->remembers() || (!preparing_ && rival != rival_)) continue;
+    if (!preparing_ || &WatcherOf(*rival) == rival.get()) watching.push_back(rival.get());
   }
   const std::vector<ChosenRow> watched =
       watching.empty() ? std::vector<ChosenRow>() : Rows(/*chosen=*/false);
@@ -297,22 +334,36 @@ void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
 // In the place of the counts of the blocks that are listed.
 void RivalBackend::CountKeys(Selecting& selecting, const std::vector<ChosenRow>& rows) {
   const SelectBlocksParams& params = selecting.params;
-  const auto note = [this](int32_t* counts, int64_t at, const std::vector<uint8_t>& keys) {
-    const auto count = static_cast<int32_t>(std::ranges::count(keys, 1));
-    if (counts != nullptr) counted_.emplace_back(counts + at, count);
+  const int32_t kv_heads = params.geometry.num_kv_heads;
+  const int64_t group = selecting.group();
+  const auto count = [](const std::vector<uint8_t>& keys) {
+    return static_cast<int32_t>(std::ranges::count(keys, 1));
   };
-  for (const ChosenRow& row : rows) {
-    for (int32_t h = 0; h < params.num_query_heads; ++h) {
-      note(params.counts.tokens_attended, int64_t{row.index} * params.num_query_heads + h,
-           selecting.Keys(row.index, h));
+  selecting.group_keys.resize(static_cast<size_t>(batch_.num_rows()) *
+                              static_cast<size_t>(kv_heads));
+  std::vector<int32_t> attended(rows.size() * static_cast<size_t>(params.num_query_heads));
+  std::vector<int32_t> read(rows.size() * static_cast<size_t>(kv_heads));
+  workers_.Run(std::ssize(read), [&](int64_t task, int) {
+    const int32_t row = rows[static_cast<size_t>(task / kv_heads)].index;
+    const auto kv_head = static_cast<int32_t>(task % kv_heads);
+    selecting.JoinKeys(row, kv_head);
+    read[static_cast<size_t>(task)] = count(selecting.GroupKeys(row, kv_head));
+    for (int64_t i = task * group; i < (task + 1) * group; ++i) {
+      attended[static_cast<size_t>(i)] =
+          count(selecting.Keys(row, static_cast<int32_t>(i % params.num_query_heads)));
     }
-    for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
-      const std::vector<uint8_t> keys = selecting.GroupKeys(row.index, h);
-      const int64_t at = int64_t{row.index} * params.geometry.num_kv_heads + h;
-      note(params.counts.tokens_read, at, keys);
-      note(params.counts.values_read, at, keys);
+  });
+  const auto note = [&](int32_t* counts, const std::vector<int32_t>& of_rows) {
+    if (counts == nullptr) return;
+    const auto width = static_cast<int64_t>(of_rows.size() / rows.size());
+    for (int64_t i = 0; i < std::ssize(of_rows); ++i) {
+      const int64_t row = rows[static_cast<size_t>(i / width)].index;
+      counted_.emplace_back(counts + row * width + i % width, of_rows[static_cast<size_t>(i)]);
     }
-  }
+  };
+  note(params.counts.tokens_attended, attended);
+  note(params.counts.tokens_read, read);
+  note(params.counts.values_read, read);
 }
 
 // The other backend attends to the blocks, and what it computed is written over.

@@ -35,7 +35,7 @@ class RivalBackend : public ForwardingBackend {
   void Prepare(const std::vector<std::shared_ptr<const Rival>>& rivals, int32_t stride = 1);
   // The rival chooses from the next row on: one of those that were prepared, or null for the
   // backend itself. Each one that remembers does so from what it had watched at the first call
-  // after Prepare.
+  // after Prepare. Of later rows only what it needs is kept.
   void Choose(std::shared_ptr<const Rival> rival);
 
   // Collects bounds of every row at or behind `first_position` whose position is a multiple of
@@ -59,18 +59,20 @@ class RivalBackend : public ForwardingBackend {
   // What SelectBlocks is given, on the host, and what is chosen by key.
   struct Selecting;
 
-  // By the layer's tiles and by rival, for each query head.
+  // By the layer's tiles and by the rival that watches, for each query head.
   using Memories = std::map<std::pair<const std::byte*, const Rival*>, std::vector<RivalMemory>>;
 
   std::vector<ChosenRow> Rows(bool chosen) const;
   const KeptLayer* Kept(const KvLayerView& kv) const;
   KeptParts Needs() const;
+  const Rival& WatcherOf(const Rival& rival) const;
   std::vector<RivalMemory>& MemoriesOf(const Rival& rival, const Selecting& selecting,
                                        const std::vector<ChosenRow>& rows);
   RivalHead HeadOf(const Selecting& selecting, const ChosenRow& row, int32_t query_head,
                    const RowBlocks& blocks) const;
   void ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t query_head,
-                 RivalMemory* memory);
+                 std::span<const float> seen, RivalMemory* memory);
+  void ChooseInOrder(Selecting& selecting, const std::vector<ChosenRow>& rows);
   void WatchAll(const Rival& rival, const Selecting& selecting, const std::vector<ChosenRow>& rows);
   void ChooseAll(Selecting& selecting, const std::vector<ChosenRow>& rows);
   void CountKeys(Selecting& selecting, const std::vector<ChosenRow>& rows);

@@ -68,12 +68,20 @@ TEST(BlockScores, AreProductsAndTheirMassIsTheirLogSumExp) {
       ASSERT_EQ(got.size(), n);
       for (size_t t = 0; t < n; ++t) EXPECT_NEAR(got[t], scores[t], 1e-4) << d << " " << n;
       EXPECT_NEAR(LogMass(by_coordinate, q, 0.5f), std::log(mass), 1e-4) << d << " " << n;
-      std::vector<float> logits = GatedLogits(by_coordinate, q, 0.5f, gate, /*own=*/true);
-      ASSERT_EQ(logits.size(), n);
-      const float max = *std::ranges::max_element(logits);
+      std::vector<float> logits(n);
+      GatedLogits(by_coordinate, q, 0.5f, gate, /*own=*/true, logits);
+      const float max = Largest(logits);
+      EXPECT_EQ(max, *std::ranges::max_element(logits));
       EXPECT_NEAR(max + std::log(Exponentials(logits, max)), std::log(gated), 1e-4)
           << d << " " << n;
       EXPECT_EQ(*std::ranges::max_element(logits), 1.0f);
+      std::vector<float> sums(d, 2.0f);
+      AddWeighted(keys, logits, sums);
+      for (size_t i = 0; i < d; ++i) {
+        double sum = 2.0;
+        for (size_t t = 0; t < n; ++t) sum += static_cast<double>(logits[t]) * keys[t * d + i];
+        EXPECT_NEAR(sums[i], sum, 1e-4) << d << " " << n;
+      }
     }
   }
 }
