@@ -1,5 +1,7 @@
 #include "calibration/evaluation/attention/sequence_settings.h"
 
+#include <algorithm>
+
 #include "engine/model/rope_base.h"
 
 namespace eta {
@@ -32,6 +34,24 @@ bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b) {
   return reads_all(a) && reads_all(b) && a.geometry == b.geometry &&
          a.temper_special == b.temper_special && a.options.offset == b.options.offset &&
          GateProfile(a) == GateProfile(b);
+}
+
+std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> attentions,
+                                          bool rivals_apart) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < attentions.size(); ++i) {
+    const auto group = std::ranges::find_if(groups, [&](const std::vector<size_t>& others) {
+      const EvaluatedAttention& first = attentions[others.front()];
+      const bool apart = rivals_apart && !first.rival != !attentions[i].rival;
+      return !apart && SamePrompt(first, attentions[i]);
+    });
+    if (group != groups.end()) {
+      group->push_back(i);
+    } else {
+      groups.push_back({i});
+    }
+  }
+  return groups;
 }
 
 }  // namespace eta

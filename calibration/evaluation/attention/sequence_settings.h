@@ -1,8 +1,10 @@
 // Settings of a sequence that is run through a model to measure one way of attending.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "calibration/evaluation/attention/evaluated_attention.h"
 #include "calibration/evaluation/runtime/runner.h"
@@ -20,5 +22,10 @@ SequenceSettings SequenceSettingsOf(const EvaluatedAttention& attention,
 // prompt: the gate's thresholds, the cache and tempered keys are the same, and both read the whole
 // prompt.
 bool SamePrompt(const EvaluatedAttention& a, const EvaluatedAttention& b);
+
+// Indices of attentions whose prompts are the same, in the order of the first of each. With
+// `rivals_apart` rivals, whose copies of a prompt take time, share none with others.
+std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> attentions,
+                                          bool rivals_apart);
 
 }  // namespace eta

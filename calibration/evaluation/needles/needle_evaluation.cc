@@ -121,22 +121,6 @@ class NeedleRun {
   AttentionSums query_;    // of the others
 };
 
-// Indices of attentions whose prompts are the same, in the order of the first of each.
-std::vector<std::vector<size_t>> ByPrompt(std::span<const EvaluatedAttention> attentions) {
-  std::vector<std::vector<size_t>> groups;
-  for (size_t i = 0; i < attentions.size(); ++i) {
-    const auto group = std::ranges::find_if(groups, [&](const std::vector<size_t>& others) {
-      return SamePrompt(attentions[others.front()], attentions[i]);
-    });
-    if (group != groups.end()) {
-      group->push_back(i);
-    } else {
-      groups.push_back({i});
-    }
-  }
-  return groups;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<NeedleWindow>> ReadNeedleWindows(TextSource& source,
@@ -164,7 +148,8 @@ absl::StatusOr<std::vector<NeedleScore>> EvaluateNeedles(
   std::vector<NeedleScore> scores(attentions.size());
   int64_t done = 0;
   const auto total = static_cast<int64_t>(windows.size() * attentions.size());
-  for (const std::vector<size_t>& group : ByPrompt(attentions)) {
+  for (const std::vector<size_t>& group : ByPrompt(attentions, /*rivals_apart=*/false)) {
+    if (options.rivals) options.rivals->Use(nullptr);  // copies of another cache
     ASSIGN_OR_RETURN(SequenceRunner* const runner, runners(attentions[group.front()].geometry));
     std::vector<NeedleRun> runs;
     std::vector<std::shared_ptr<const Rival>> rivals;

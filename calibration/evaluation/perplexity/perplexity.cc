@@ -110,106 +110,158 @@ struct Meters {
   DivergenceMeter divergence;
 };
 
+// The backend measures the blocks that it lists, not single keys.
+bool MeasuresMass(const EvaluatedAttention& attention) {
+  return !attention.options.admit_all && !(attention.rival && attention.rival->by_key());
+}
+
+// Ways of attending whose prompts are the same, on one runner: each goes on from one prompt.
 class Evaluation {
  public:
+  // One way in a group. Its meters come with its first rows: where nothing is kept yet to diverge
+  // from it is the first of all.
+  struct Way {
+    const EvaluatedAttention& attention;
+    size_t index;  // of all ways
+    std::optional<Meters> meters = std::nullopt;
+    AttentionScore score = {};
+    Seconds taken = {};
+  };
+
   Evaluation(const RunnerSource& runners, const PerplexityOptions& options, int64_t total_rows,
              int64_t scored_rows)
       : runners_(runners), options_(options), total_rows_(total_rows), scored_rows_(scored_rows) {}
 
-  absl::StatusOr<AttentionScore> Score(const EvaluatedAttention& attention,
-                                       std::span<const std::vector<int32_t>> windows) {
-    ASSIGN_OR_RETURN(SequenceRunner* const runner, runners_(attention.geometry));
-    AttentionScore score;
+  absl::Status Score(std::vector<Way>& ways, std::span<const std::vector<int32_t>> windows) {
+    ASSIGN_OR_RETURN(SequenceRunner* const runner, runners_(ways.front().attention.geometry));
     first_.vocab_size = runner->config().vocab_size;
     RETURN_IF_ERROR(CheckDivergenceShare(options_.kl, scored_rows_, first_.vocab_size));
-    Meters meters = {DensityMeter(*runner, attention),
-                     ShadowMeter(runner->config(), MeasuresMass(attention) ? options_.mass : 0.0),
-                     DivergenceMeter(options_.kl, first_)};
     logprobs_.resize(static_cast<size_t>(runner->max_rows()));
     best_.resize(logprobs_.size());
-    if (options_.rivals) options_.rivals->Use(attention.rival);
-    const int64_t rows_before = rows_done_;
-    const auto start = std::chrono::steady_clock::now();
+    if (options_.rivals) options_.rivals->Use(nullptr);  // no copies of another cache
+    int64_t rows = 0;
     for (const std::vector<int32_t>& window : windows) {
-      RETURN_IF_ERROR(Window(*runner, attention, window, meters, score));
+      RETURN_IF_ERROR(Window(*runner, ways, window));
+      rows += std::ssize(window) - 1;
     }
-    const Seconds taken = std::chrono::steady_clock::now() - start;
-    score.tokens_per_second = static_cast<double>(rows_done_ - rows_before) / taken.count();
-    score.window = static_cast<int32_t>(score.losses.size() / windows.size());
-    score.loss = BlockMeanInterval(score.losses, score.window);
-    score.top_1 /= static_cast<double>(score.losses.size());
-    score.shadow = meters.shadow.Summary();
-    score.divergence = meters.divergence.Mean();
-    if (!attention.options.admit_all) {
-      score.head_density = meters.density.HeadDensity();
-      score.union_density = meters.density.UnionDensity();
-      score.v_read = meters.density.ValuesRead();
-      score.prefill_density = meters.density.PrefillDensity();
-      score.index_read = meters.density.IndexRead();
-      if (Recall(attention)) {
-        score.recall = meters.density.Recall();
-        score.head_recall = meters.density.HeadRecall();
-      }
-    }
-    return score;
+    for (Way& way : ways) Finish(way, std::ssize(windows), rows);
+    return absl::OkStatus();
   }
 
  private:
-  // The backend measures the blocks that it lists, not single keys.
-  static bool MeasuresMass(const EvaluatedAttention& attention) {
-    return !attention.options.admit_all && !(attention.rival && attention.rival->by_key());
-  }
   // A rival's selection knows no thresholds that keys could reach.
   bool Recall(const EvaluatedAttention& attention) const {
     return options_.recall && !attention.rival;
   }
 
-  absl::Status Window(SequenceRunner& runner, const EvaluatedAttention& attention,
-                      std::span<const int32_t> window, Meters& meters, AttentionScore& score) {
+  Meters MetersOf(const SequenceRunner& runner, const EvaluatedAttention& attention) {
+    return {DensityMeter(runner, attention),
+            ShadowMeter(runner.config(), MeasuresMass(attention) ? options_.mass : 0.0),
+            DivergenceMeter(options_.kl, first_)};
+  }
+
+  absl::Status Window(SequenceRunner& runner, std::vector<Way>& ways,
+                      std::span<const int32_t> window) {
+    const auto settings = [&](const Way& way) {
+      return SequenceSettingsOf(way.attention, options_.special_ids, runner.config(),
+                                std::ssize(window) - 1);
+    };
+    std::vector<std::shared_ptr<const Rival>> rivals;
+    for (const Way& way : ways) rivals.push_back(way.attention.rival);
+    if (options_.rivals) options_.rivals->Prepare(rivals);
+    const auto start = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(runner.Begin(settings(ways.front())));
+    RETURN_IF_ERROR(Prompt(runner, ways, window.first(static_cast<size_t>(options_.prefill))));
+    runner.Mark();
+    const Seconds prompt = std::chrono::steady_clock::now() - start;
+    for (Way& way : ways) {
+      const auto turn = std::chrono::steady_clock::now();
+      if (!way.meters) way.meters.emplace(MetersOf(runner, way.attention));
+      if (options_.turn) options_.turn(way.index);
+      RETURN_IF_ERROR(runner.Return(settings(way)));
+      if (options_.rivals) options_.rivals->Choose(way.attention.rival);
+      RETURN_IF_ERROR(Rest(runner, way, window));
+      way.taken += prompt + Seconds(std::chrono::steady_clock::now() - turn);
+    }
+    return absl::OkStatus();
+  }
+
+  // Sparse prefill is alone in its group.
+  absl::Status Prompt(SequenceRunner& runner, std::vector<Way>& ways,
+                      std::span<const int32_t> tokens) {
+    Way& way = ways.front();
+    const AttentionOptions& attention = way.attention.options;
+    const bool sparse = attention.sparse_prefill && !attention.admit_all;
+    if (sparse && !way.meters) way.meters.emplace(MetersOf(runner, way.attention));
+    const auto most = static_cast<size_t>(runner.max_rows());
+    for (size_t begin = 0; begin < tokens.size(); begin += most) {
+      const size_t count = std::min(most, tokens.size() - begin);
+      RunnerStep step = {.tokens = tokens.subspan(begin, count), .kind = RowKind::kPrefill};
+      if (sparse) step.outputs = way.meters->density.Outputs(/*recall=*/false);
+      RETURN_IF_ERROR(runner.Run(step));
+      if (sparse) way.meters->density.AbsorbPrefill(count, begin);
+      Progress(static_cast<int64_t>(count) * std::ssize(ways));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Rest(SequenceRunner& runner, Way& way, std::span<const int32_t> window) {
+    const bool full = way.attention.options.admit_all;
+    Meters& meters = *way.meters;
     const size_t rows = window.size() - 1;
-    absl::Status status = runner.Begin(SequenceSettingsOf(
-        attention, options_.special_ids, runner.config(), static_cast<int64_t>(rows)));
-    const auto prefill = static_cast<size_t>(options_.prefill);
-    const bool full = attention.options.admit_all;
-    size_t begin = 0;
-    while (status.ok() && begin < rows) {
-      const bool prompt = begin < prefill;
-      const size_t end =
-          std::min(begin + static_cast<size_t>(runner.max_rows()), prompt ? prefill : rows);
-      const size_t count = end - begin;
+    const auto most = static_cast<size_t>(runner.max_rows());
+    for (auto begin = static_cast<size_t>(options_.prefill); begin < rows; begin += most) {
+      const size_t count = std::min(most, rows - begin);
       RunnerStep step = {.tokens = window.subspan(begin, count),
-                         .kind = prompt || full ? RowKind::kPrefill : RowKind::kDecode};
-      const bool sparse_prompt = prompt && attention.options.sparse_prefill && !full;
-      if (sparse_prompt) step.outputs = meters.density.Outputs(/*recall=*/false);
-      if (!prompt) {
-        step.targets = window.subspan(begin + 1, count);
-        step.logprobs = std::span(logprobs_).first(count);
-        step.best = std::span(best_).first(count);
-        meters.divergence.Choose(count);
-        step.logit_rows = meters.divergence.rows();
-        step.logits = meters.divergence.logits();
-        if (!full) {
-          step.outputs = meters.density.Outputs(Recall(attention));
-          step.outputs.shadow = meters.shadow.Choose(count, static_cast<int32_t>(begin));
-        }
+                         .kind = full ? RowKind::kPrefill : RowKind::kDecode,
+                         .targets = window.subspan(begin + 1, count),
+                         .logprobs = std::span(logprobs_).first(count),
+                         .best = std::span(best_).first(count)};
+      meters.divergence.Choose(count);
+      step.logit_rows = meters.divergence.rows();
+      step.logits = meters.divergence.logits();
+      if (!full) {
+        step.outputs = meters.density.Outputs(Recall(way.attention));
+        step.outputs.shadow = meters.shadow.Choose(count, static_cast<int32_t>(begin));
       }
-      status = runner.Run(step);
-      if (!status.ok()) break;
-      for (const float logprob : step.logprobs) score.losses.push_back(-logprob);
-      for (size_t i = 0; i < step.best.size(); ++i) {
-        if (step.best[i] == step.targets[i]) score.top_1 += 1.0;
+      RETURN_IF_ERROR(runner.Run(step));
+      for (const float logprob : step.logprobs) way.score.losses.push_back(-logprob);
+      for (size_t i = 0; i < count; ++i) {
+        if (step.best[i] == step.targets[i]) way.score.top_1 += 1.0;
       }
-      if (!prompt) meters.divergence.Absorb();
-      if (sparse_prompt) meters.density.AbsorbPrefill(count, begin);
-      if (step.kind == RowKind::kDecode) {
+      meters.divergence.Absorb();
+      if (!full) {
         meters.density.Absorb(count, begin);
         meters.shadow.Absorb();
       }
-      begin = end;
-      rows_done_ += static_cast<int64_t>(count);
-      if (options_.progress) options_.progress(rows_done_, total_rows_);
+      Progress(static_cast<int64_t>(count));
     }
-    return status;
+    return absl::OkStatus();
+  }
+
+  void Finish(Way& way, int64_t windows, int64_t rows) const {
+    AttentionScore& score = way.score;
+    const Meters& meters = *way.meters;
+    score.tokens_per_second = static_cast<double>(rows) / way.taken.count();
+    score.window = static_cast<int32_t>(std::ssize(score.losses) / windows);
+    score.loss = BlockMeanInterval(score.losses, score.window);
+    score.top_1 /= static_cast<double>(score.losses.size());
+    score.shadow = meters.shadow.Summary();
+    score.divergence = meters.divergence.Mean();
+    if (way.attention.options.admit_all) return;
+    score.head_density = meters.density.HeadDensity();
+    score.union_density = meters.density.UnionDensity();
+    score.v_read = meters.density.ValuesRead();
+    score.prefill_density = meters.density.PrefillDensity();
+    score.index_read = meters.density.IndexRead();
+    if (!Recall(way.attention)) return;
+    score.recall = meters.density.Recall();
+    score.head_recall = meters.density.HeadRecall();
+  }
+
+  void Progress(int64_t rows) {
+    rows_done_ += rows;
+    if (options_.progress) options_.progress(rows_done_, total_rows_);
   }
 
   const RunnerSource& runners_;
@@ -245,11 +297,15 @@ absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
   };
   Evaluation evaluation(runners, options, rows * std::ssize(attentions),
                         rows - options.prefill * std::ssize(windows));
-  std::vector<AttentionScore> scores;
-  for (const EvaluatedAttention& attention : attentions) {
-    ASSIGN_OR_RETURN(AttentionScore score, evaluation.Score(attention, windows));
-    scores.push_back(std::move(score));
-    scores.back().loss_over_first = PairedDifference(scores.back(), scores.front());
+  std::vector<AttentionScore> scores(attentions.size());
+  for (const std::vector<size_t>& group : ByPrompt(attentions, /*rivals_apart=*/true)) {
+    std::vector<Evaluation::Way> ways;
+    for (const size_t i : group) ways.push_back({.attention = attentions[i], .index = i});
+    RETURN_IF_ERROR(evaluation.Score(ways, windows));
+    for (Evaluation::Way& way : ways) scores[way.index] = std::move(way.score);
+  }
+  for (AttentionScore& score : scores) {
+    score.loss_over_first = PairedDifference(score, scores.front());
   }
   return scores;
 }

@@ -29,6 +29,7 @@ struct PerplexityOptions {
   RivalBackend* rivals = nullptr;
   double mass = 0.0;  // share of the decode rows that are measured against full attention
   double kl = 0.0;    // share of the scored rows whose divergence from the first is measured
+  std::function<void(size_t way)> turn;  // hears whose rows come next; may be empty
   std::function<void(int64_t done, int64_t total)> progress;  // rows; may be empty
 };
 
@@ -47,7 +48,7 @@ struct AttentionScore {
   std::vector<double> head_recall;  // of each layer and query head with such keys; with recall
   std::optional<ShadowSummary> shadow;
   std::optional<double> divergence;  // KL(first || this), nats; not of the first
-  double tokens_per_second = 0.0;    // of all rows fed
+  double tokens_per_second = 0.0;    // of all rows of the windows
 
   // Bytes read over those of all K and V.
   double bytes_read() const { return (union_density + v_read) / 2.0 + index_read; }
@@ -56,7 +57,9 @@ struct AttentionScore {
 // The paired difference of losses, token by token. REQUIRES: of the same windows.
 MeanInterval PairedDifference(const AttentionScore& score, const AttentionScore& other);
 
-// Returns one score per attention, in order. Windows are [context + 1] tokens, longer than prefill
+// Returns one score per attention, in order. Ways whose prompts are computed alike go on from one
+// prompt, window by window; the time of it counts for each of them. Windows are [context + 1]
+// tokens, longer than prefill
 // + 1. Errors of `runners`; InvalidArgument for a share `kl` whose logits do not fit in memory.
 absl::StatusOr<std::vector<AttentionScore>> EvaluatePerplexity(
     const RunnerSource& runners, std::span<const std::vector<int32_t>> windows,

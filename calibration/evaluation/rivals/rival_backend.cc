@@ -69,7 +69,7 @@ void RivalBackend::Prepare(const std::vector<std::shared_ptr<const Rival>>& riva
   preparing_ = true;
   watch_stride_ = stride;
   rival_ = nullptr;
-  layers_.clear();
+  if (prepared_.empty()) layers_.clear();
   memories_.clear();
 }
 
@@ -115,6 +115,7 @@ void RivalBackend::AppendKv(const AppendKvParams& params) {
   if (sample_ == nullptr && prepared_.empty()) return;
   const KeptParts parts = Needs();
   const auto [layer, added] = layers_.try_emplace(params.kv.tiles, params.geometry);
+  if (layer->second.geometry() != params.geometry) layer->second = KeptLayer(params.geometry);
   layer->second.Keep(batch_, params, *this, parts, workers_);
 }
 

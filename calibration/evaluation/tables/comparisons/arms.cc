@@ -6,38 +6,13 @@
 
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/attention/fit_constants.h"
+#include "calibration/solvers/sample_split.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
 namespace {
 
-constexpr size_t kMostTrials = 8;
-constexpr double kNearEnough = 0.003;
 constexpr int kStride = 16;  // of BigBird in tokens, the paper's
-
-// The parameters between which an arm reads what is wanted, and what it reads too much there.
-struct Bracket {
-  double low = 0.0;
-  double high = 1.0;
-  double low_gap = 0.0;
-  double high_gap = 0.0;
-  int side = 0;  // -1, 1: the end that came nearer last
-
-  void Narrow(double at, double gap) {
-    const int nearer = gap < 0.0 ? -1 : 1;
-    if (at < low || at > high) return;
-    (nearer < 0 ? low : high) = at;
-    (nearer < 0 ? low_gap : high_gap) = gap;
-    // The Illinois rule: an end that stays weighs half, so that the other does not creep.
-    if (side == nearer) (nearer < 0 ? high_gap : low_gap) /= 2.0;
-    side = nearer;
-  }
-  // Where the secant has it, off the ends.
-  double Between() const {
-    const double share = -low_gap / std::max(high_gap - low_gap, 1e-9);
-    return low + (high - low) * std::clamp(share, 0.05, 0.95);
-  }
-};
 
 // A share as names have it: above 0, and below 1, which would be one key.
 double Inside(double p) {
@@ -46,46 +21,58 @@ double Inside(double p) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<AttentionScore>> ArmBench::Scores(
+    std::span<const std::string> names, std::span<const std::vector<int32_t>> windows,
+    int32_t prefill, bool recall, std::function<void(size_t)> turn) {
+  std::vector<EvaluatedAttention> ways;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(EvaluatedAttention way, Attention(name));
+    ways.push_back(std::move(way));
+  }
+  RETURN_IF_ERROR(FitConstants(runners_.Source(), bench_.rivals(), windows.front(), prefill,
+                               bench_.tokenizer().special_ids(), ways));
+  return EvaluatePerplexity(runners_.Source(), windows, ways,
+                            {.prefill = prefill,
+                             .recall = recall,
+                             .special_ids = bench_.tokenizer().special_ids(),
+                             .rivals = &bench_.rivals(),
+                             .turn = std::move(turn)});
+}
+
 absl::StatusOr<AttentionScore> ArmBench::Score(const std::string& name,
                                                std::span<const std::vector<int32_t>> windows,
                                                int32_t prefill, bool recall) {
-  ASSIGN_OR_RETURN(EvaluatedAttention attention, Attention(name));
-  std::vector<EvaluatedAttention> one = {std::move(attention)};
-  RETURN_IF_ERROR(FitConstants(runners_.Source(), bench_.rivals(), windows.front(), prefill,
-                               bench_.tokenizer().special_ids(), one));
   ASSIGN_OR_RETURN(std::vector<AttentionScore> scores,
-                   EvaluatePerplexity(runners_.Source(), windows, one,
-                                      {.prefill = prefill,
-                                       .recall = recall,
-                                       .special_ids = bench_.tokenizer().special_ids(),
-                                       .rivals = &bench_.rivals()}));
+                   Scores(std::span(&name, 1), windows, prefill, recall));
   return std::move(scores.front());
 }
 
-absl::StatusOr<const AttentionScore*> ArmScores::Of(const std::string& name) {
-  const auto found = scores_.find(name);
-  if (found != scores_.end()) return &found->second;
-  ASSIGN_OR_RETURN(AttentionScore score, arms_.Score(name, windows_, prefill_));
-  return &scores_.emplace(name, std::move(score)).first->second;
-}
+ArmScores::ArmScores(ArmBench& arms, std::span<const std::vector<int32_t>> windows, int32_t prefill)
+    : arms_(arms),
+      windows_(windows),
+      few_(KeepSpread(std::vector(windows.begin(), windows.end()), FewOf(windows.size()))),
+      prefill_(prefill) {}
 
-absl::StatusOr<MatchedArm> MatchReads(const ArmFamily& family, double wanted, const ArmReads& reads,
-                                      std::vector<double>& tried) {
-  MatchedArm best;
-  Bracket bracket = {.low_gap = -wanted, .high_gap = 1.0 - wanted};
-  const size_t most = tried.size() + kMostTrials;
-  for (size_t i = 0; i < most; ++i) {
-    if (i >= tried.size()) {
-      if (i > 0 && std::abs(best.reads - wanted) <= kNearEnough) break;
-      tried.push_back(bracket.Between());
-    }
-    const double at = tried[i];
-    const std::string name = family(at);
-    ASSIGN_OR_RETURN(const double got, reads(name));
-    if (i == 0 || std::abs(got - wanted) < std::abs(best.reads - wanted)) best = {name, at, got};
-    bracket.Narrow(at, got - wanted);
+absl::Status ArmScores::Measure(std::span<const std::string> names, Portion portion,
+                                const std::function<void()>& turn) {
+  std::vector<std::string> missing;
+  for (const std::string& name : names) {
+    if (scores_.contains({name, portion})) continue;
+    if (std::ranges::find(missing, name) == missing.end()) missing.push_back(name);
   }
-  return best;
+  if (missing.empty()) return absl::OkStatus();
+  const auto windows = portion == Portion::kAll ? windows_ : std::span(std::as_const(few_));
+  const auto heard = [&turn](size_t) {
+    if (turn) turn();
+  };
+  ASSIGN_OR_RETURN(std::vector<AttentionScore> scores,
+                   arms_.Scores(missing, windows, prefill_, /*recall=*/false, heard));
+  for (size_t i = 0; i < missing.size(); ++i) {
+    // Where there is one window it is few and all.
+    if (few_.size() == windows_.size()) scores_[{missing[i], Portion::kAll}] = scores[i];
+    scores_[{missing[i], portion}] = std::move(scores[i]);
+  }
+  return absl::OkStatus();
 }
 
 std::vector<RivalFamily> RivalFamilies() {

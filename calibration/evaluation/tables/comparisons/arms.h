@@ -1,17 +1,20 @@
 // The ways of attending that tables compare, by their names (attention/evaluated_attention.h), and
-// parameters of rivals at which they read as much as the product does.
+// the families of rivals that are to read as much as the product does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "calibration/evaluation/perplexity/perplexity.h"
 #include "calibration/evaluation/runtime/runner_pool.h"
+#include "calibration/evaluation/tables/comparisons/match_reads.h"
 #include "calibration/evaluation/tables/table_bench.h"
 
 namespace eta {
@@ -30,7 +33,12 @@ class ArmBench {
   absl::StatusOr<EvaluatedAttention> Attention(const std::string& name) {
     return bench_.Attention(name, bench_.Geometry());
   }
-  // The first `prefill` rows of a window are a prompt.
+  // One score per name, in order. The first `prefill` rows of a window are a prompt. `turn` hears
+  // whose rows come next.
+  absl::StatusOr<std::vector<AttentionScore>> Scores(std::span<const std::string> names,
+                                                     std::span<const std::vector<int32_t>> windows,
+                                                     int32_t prefill, bool recall = false,
+                                                     std::function<void(size_t)> turn = {});
   absl::StatusOr<AttentionScore> Score(const std::string& name,
                                        std::span<const std::vector<int32_t>> windows,
                                        int32_t prefill, bool recall = false);
@@ -41,39 +49,28 @@ class ArmBench {
   int32_t context_;
 };
 
-// The name of an arm at a parameter in (0, 1).
-using ArmFamily = std::function<std::string(double)>;
-
-// Scores of arms over the same windows, each measured once.
+// Scores of arms over the same windows, each measured once: on all of them, or on few, one in
+// eight.
 class ArmScores {
  public:
-  ArmScores(ArmBench& arms, std::span<const std::vector<int32_t>> windows, int32_t prefill)
-      : arms_(arms), windows_(windows), prefill_(prefill) {}
+  ArmScores(ArmBench& arms, std::span<const std::vector<int32_t>> windows, int32_t prefill);
 
-  // Valid as long as this object.
-  absl::StatusOr<const AttentionScore*> Of(const std::string& name);
+  // Measures those that were not measured yet, window by window. `turn` hears of every window of
+  // every one.
+  absl::Status Measure(std::span<const std::string> names, Portion portion,
+                       const std::function<void()>& turn = {});
+  // REQUIRES: measured. Valid as long as this object.
+  const AttentionScore& Of(const std::string& name, Portion portion = Portion::kAll) const {
+    return scores_.at({name, portion});
+  }
 
  private:
   ArmBench& arms_;
   std::span<const std::vector<int32_t>> windows_;
+  std::vector<std::vector<int32_t>> few_;  // evenly spaced
   int32_t prefill_;
-  std::map<std::string, AttentionScore> scores_;
+  std::map<std::pair<std::string, Portion>, AttentionScore> scores_;
 };
-
-struct MatchedArm {
-  std::string name;
-  double at = 0.0;     // its parameter
-  double reads = 0.0;  // what is matched
-};
-
-// What an arm of this name reads, by any measure from 0 to about 1.
-using ArmReads = std::function<absl::StatusOr<double>(const std::string& name)>;
-
-// The parameter in (0, 1) at which an arm reads `wanted`: within 0.003, or as near as eight trials
-// bring it. What it reads must grow with the parameter. Those in `tried` are looked at first; more
-// that were tried are added.
-absl::StatusOr<MatchedArm> MatchReads(const ArmFamily& family, double wanted, const ArmReads& reads,
-                                      std::vector<double>& tried);
 
 struct RivalFamily {
   const char* label;  // as tables name it

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,11 +47,9 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
   const BenchText text = bench.Texts().front();
   ASSIGN_OR_RETURN(const auto windows, bench.Windows(text, arms.context(), bench.Samples(16, 2)));
   ArmScores scores(arms, windows, prefill);
-  ASSIGN_OR_RETURN(const AttentionScore* const full, scores.Of("full"));
-  const ArmReads union_of = [&](const std::string& name) -> absl::StatusOr<double> {
-    ASSIGN_OR_RETURN(const AttentionScore* const score, scores.Of(name));
-    return score->union_density;
-  };
+  const std::string all[] = {"full"};
+  RETURN_IF_ERROR(scores.Measure(all, Portion::kAll));
+  const AttentionScore& full = scores.Of("full");
   Table table = {
       .name = "blocksize",
       .title = "Block sizes at one union, or as near to it as they come",
@@ -77,18 +76,28 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench) {
                      .log_x = true};
   int64_t done = 0;
   for (const BlockSize& size : kSizes) {
-    std::vector<double> tried;
-    ASSIGN_OR_RETURN(const auto matched,
-                     MatchReads(FamilyOf(bench.config(), size), kUnion, union_of, tried));
-    ASSIGN_OR_RETURN(const AttentionScore* const measured, scores.Of(matched.name));
-    const AttentionScore& score = *measured;
+    const ArmFamily family = FamilyOf(bench.config(), size);
+    TriedArms tried;
+    const ReadsWanted wanted = {
+        .family = family,
+        .reads = kUnion,
+        .of = [&](const std::string& name,
+                  Portion portion) { return scores.Of(name, portion).union_density; },
+        .tried = tried};
+    ASSIGN_OR_RETURN(
+        const auto arms_matched,
+        MatchReads(std::span(&wanted, 1), [&](std::span<const std::string> names, Portion portion) {
+          return scores.Measure(names, portion);
+        }));
+    const MatchedArm& matched = arms_matched.front();
+    const AttentionScore& score = scores.Of(matched.name);
     const auto tokens = static_cast<int64_t>(score.losses.size());
     table.rows.push_back({.labels = {absl::StrCat(size.tokens), matched.name},
                           .cells = {WithPaper(PlainCell(score.head_density), size.head),
                                     WithPaper(PlainCell(score.union_density), size.join),
                                     PlainCell(score.bytes_read()),
                                     WithPaper(ExpCell(score.loss, tokens), size.perplexity),
-                                    ExpCell(PairedDifference(score, *full), tokens)},
+                                    ExpCell(PairedDifference(score, full), tokens)},
                           .n = tokens});
     chart.lines[0].points.push_back(
         {.x = static_cast<double>(size.tokens), .y = std::exp(score.loss.mean)});

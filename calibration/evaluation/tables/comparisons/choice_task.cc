@@ -36,7 +36,7 @@ class ChoiceRun {
     tokens.insert(tokens.end(), choice.begin(), choice.end());
     RETURN_IF_ERROR(runner_.Begin(SequenceSettingsOf(attention_, special_ids_, runner_.config(),
                                                      static_cast<int64_t>(tokens.size()))));
-    const bool full = attention_.options.admit_all;
+    const bool full = ReadsAll(attention_, static_cast<int32_t>(tokens.size()));
     double sum = 0.0;
     size_t end = 0;
     for (size_t begin = 0; begin + 1 < tokens.size(); begin = end) {
@@ -73,13 +73,25 @@ class ChoiceRun {
   AttentionSums sums_;
 };
 
-size_t Longest(const Question& question) {
+}  // namespace
+
+int32_t LongestAsked(std::span<const Question> questions, int32_t context) {
   size_t longest = 0;
-  for (const auto& choice : question.choices) longest = std::max(longest, choice.size());
-  return question.prompt.size() + longest;
+  for (const Question& question : questions) {
+    size_t choice = 0;
+    for (const auto& one : question.choices) choice = std::max(choice, one.size());
+    const size_t tokens = question.prompt.size() + choice;
+    if (question.prompt.empty() || tokens > static_cast<size_t>(context)) continue;
+    longest = std::max(longest, tokens);
+  }
+  return static_cast<int32_t>(longest);
 }
 
-}  // namespace
+bool ReadsAll(const EvaluatedAttention& way, int32_t keys) {
+  if (way.options.admit_all) return true;
+  const bool chooses = way.rival != nullptr || way.options.confirm;
+  return !chooses && keys / way.geometry.block_size <= NumAlwaysRead(way.options);
+}
 
 absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
                                                     const Tokenizer& tokenizer, int32_t count) {
@@ -126,9 +138,7 @@ absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& atte
   size_t answer_tokens = 0;
   for (const Question& question : questions) {
     if (progress) progress(1);
-    if (question.prompt.empty() || Longest(question) > static_cast<size_t>(arms.context())) {
-      continue;
-    }
+    if (LongestAsked(std::span(&question, 1), arms.context()) == 0) continue;
     std::vector<double> sums;
     for (const std::vector<int32_t>& choice : question.choices) {
       ASSIGN_OR_RETURN(const double sum, run.Score(question, choice));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,12 @@ class Tokenizer;
 absl::StatusOr<std::vector<Question>> ReadQuestions(const std::string& path,
                                                     const Tokenizer& tokenizer, int32_t count);
 
+// Tokens of the longest question with a choice that a context has room for; 0: none has.
+int32_t LongestAsked(std::span<const Question> questions, int32_t context);
+
+// Whether rows of up to so many keys have no block that this way could leave out.
+bool ReadsAll(const EvaluatedAttention& way, int32_t keys);
+
 struct ChoiceScore {
   int64_t questions = 0;
   int64_t right = 0;          // the answer had the largest log-probability in all
@@ -29,7 +36,7 @@ struct ChoiceScore {
 };
 
 // Questions whose prompt and choice are longer than the bench's context are left out. All rows but
-// the first decode, as generation does; with full attention they prefill, which is the same.
+// the first decode, as generation does; where a way reads all they prefill, which is the same.
 absl::StatusOr<ChoiceScore> ScoreChoices(ArmBench& arms, const std::string& attention,
                                          const std::vector<Question>& questions,
                                          const std::function<void(int64_t)>& progress = {});

@@ -3,16 +3,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/choice_task.h"
 #include "calibration/evaluation/tables/comparisons/comparisons.h"
+#include "calibration/evaluation/tables/comparisons/match_reads.h"
+#include "calibration/solvers/sample_split.h"
 #include "engine/base/status_macros.h"
 
 namespace eta {
@@ -69,6 +75,32 @@ struct Standing {
   double furthest = 0.0;  // of those compared, from what the default reads
 };
 
+// Scores of arms over the questions of a task, each measured once, on all of them or on few.
+class TaskScores {
+ public:
+  TaskScores(ArmBench& arms, const std::vector<Question>& questions)
+      : arms_(arms), all_(questions), few_(KeepSpread(questions, FewOf(questions.size()))) {}
+
+  absl::Status Measure(std::span<const std::string> names, Portion portion) {
+    for (const std::string& name : names) {
+      if (scores_.contains({name, portion})) continue;
+      ASSIGN_OR_RETURN((scores_[{name, portion}]),
+                       ScoreChoices(arms_, name, portion == Portion::kAll ? all_ : few_));
+    }
+    return absl::OkStatus();
+  }
+  // REQUIRES: measured.
+  const ChoiceScore& Of(const std::string& name, Portion portion = Portion::kAll) const {
+    return scores_.at({name, portion});
+  }
+
+ private:
+  ArmBench& arms_;
+  const std::vector<Question>& all_;
+  std::vector<Question> few_;  // evenly spaced
+  std::map<std::pair<std::string, Portion>, ChoiceScore> scores_;
+};
+
 class Quality {
  public:
   explicit Quality(TableBench& bench)
@@ -105,8 +137,7 @@ class Quality {
     const std::vector<BenchText> texts = bench_.Texts();
     const int32_t windows = bench_.Samples(16, 2);
     const bool tasks = bench_.settings().texts.empty();
-    const size_t columns = texts.size() + (tasks ? std::size(kTasks) : 0);
-    total_ = static_cast<int64_t>((own_.size() + families_.size()) * columns);
+    total_ = static_cast<int64_t>(texts.size() + (tasks ? std::size(kTasks) : 0));
     table_.settings = {{"context", absl::StrCat(arms_.context())},
                        {"prompt", absl::StrCat(prefill_)},
                        {"windows", absl::StrCat(windows)}};
@@ -147,38 +178,64 @@ class Quality {
   absl::Status Text(const BenchText& text, int32_t count) {
     ASSIGN_OR_RETURN(const auto windows, bench_.Windows(text, arms_.context(), count));
     ArmScores scores(arms_, windows, prefill_);
-    ASSIGN_OR_RETURN(const AttentionScore* const full, scores.Of("full"));
+    // About what the search takes: every rival three times on all windows, and a few on few.
+    const double turns = static_cast<double>(
+        windows.size() * (own_.size() + families_.size() * (3 + std::size(kMatches))));
+    double turn = 0.0;
+    const auto heard = [&] { Progress(std::min(turn++ / turns, 0.99)); };
+    RETURN_IF_ERROR(scores.Measure(own_, Portion::kAll, heard));
+    const AttentionScore& full = scores.Of("full");
     for (const std::string& name : own_) {
-      ASSIGN_OR_RETURN(const AttentionScore* const score, scores.Of(name));
-      AddRow({text.name, LabelOf(name), "-", name}, *score, score == full ? nullptr : full);
-      bench_.Progress(++done_, total_);
+      const AttentionScore& score = scores.Of(name);
+      AddRow({text.name, LabelOf(name), "-", name}, score, &score == &full ? nullptr : &full);
     }
-    ASSIGN_OR_RETURN(const AttentionScore* const own, scores.Of(kDefaultArm));
+    const AttentionScore& own = scores.Of(kDefaultArm);
+    ASSIGN_OR_RETURN(const auto matched, MatchRivals(scores, own, heard));
     for (size_t i = 0; i < families_.size(); ++i) {
-      // It begins where it ended on the text before.
-      std::vector<double> tried = std::exchange(starts_[i], {});
       for (size_t m = 0; m < std::size(kMatches); ++m) {
         const Match& match = kMatches[m];
-        const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
-          ASSIGN_OR_RETURN(const AttentionScore* const score, scores.Of(name));
-          return match.of(*score);
-        };
-        ASSIGN_OR_RETURN(const MatchedArm arm,
-                         MatchReads(families_[i].name, match.of(*own), reads, tried));
-        ASSIGN_OR_RETURN(const AttentionScore* const score, scores.Of(arm.name));
-        const bool met = std::abs(arm.reads - match.of(*own)) <= kMatched;
+        const MatchedArm& arm = matched[i * std::size(kMatches) + m];
+        const AttentionScore& score = scores.Of(arm.name);
+        const bool met = std::abs(arm.reads - match.of(own)) <= kMatched;
         const std::string equal = absl::StrCat(met ? "" : "nearest ", match.what);
-        AddRow({text.name, families_[i].label, equal, arm.name}, *score, full);
+        AddRow({text.name, families_[i].label, equal, arm.name}, score, &full);
         if (met) {
-          Compare(text.name, families_[i].label, match, *score, *own, standings_[m]);
+          Compare(text.name, families_[i].label, match, score, own, standings_[m]);
         } else {
           ++standings_[m].unmatched;
         }
-        if (m == 0) starts_[i] = {arm.at};
       }
-      bench_.Progress(++done_, total_);
     }
+    EndColumn();
     return absl::OkStatus();
+  }
+
+  // Of each family one arm for each match. Searches begin where they ended on the text before.
+  absl::StatusOr<std::vector<MatchedArm>> MatchRivals(ArmScores& scores, const AttentionScore& own,
+                                                      const std::function<void()>& heard) {
+    std::vector<TriedArms> tried(families_.size());
+    std::vector<ReadsWanted> wanted;
+    for (size_t i = 0; i < families_.size(); ++i) {
+      tried[i].few = std::move(starts_[i]);
+      for (const Match& match : kMatches) {
+        wanted.push_back({.family = families_[i].name,
+                          .reads = match.of(own),
+                          .of = [&scores, &match](
+                                    const std::string& name,
+                                    Portion portion) { return match.of(scores.Of(name, portion)); },
+                          .tried = tried[i]});
+      }
+    }
+    ASSIGN_OR_RETURN(auto matched,
+                     MatchReads(wanted, [&](std::span<const std::string> names, Portion portion) {
+                       return scores.Measure(names, portion, heard);
+                     }));
+    for (size_t i = 0; i < matched.size(); ++i) {
+      const size_t family = i / std::size(kMatches);
+      if (i % std::size(kMatches) == 0) starts_[family].clear();
+      starts_[family].push_back(matched[i].at);
+    }
+    return matched;
   }
 
   // Where a rival that reads as much beats the default.
@@ -222,37 +279,65 @@ class Quality {
 
   // A task of which every way reads everything compares nothing.
   absl::Status Task(const std::string& task, const std::vector<Question>& questions) {
-    std::map<std::string, ChoiceScore> scores;
-    const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
-      if (!scores.contains(name)) {
-        ASSIGN_OR_RETURN(scores[name], ScoreChoices(arms_, name, questions));
-      }
-      return scores[name].union_density;
-    };
+    TaskScores scores(arms_, questions);
+    const int32_t longest = LongestAsked(questions, arms_.context());
     double least = 1.0;
-    for (const std::string& name : own_) {
-      ASSIGN_OR_RETURN(const double got, reads(name));
-      least = std::min(least, got);
-      bench_.Progress(++done_, total_);
+    ASSIGN_OR_RETURN(const bool leaves_out, LeavesOut(longest));
+    if (leaves_out) RETURN_IF_ERROR(scores.Measure(own_, Portion::kAll));
+    for (size_t i = 0; leaves_out && i < own_.size(); ++i) {
+      least = std::min(least, scores.Of(own_[i]).union_density);
     }
-    const bool none = scores["full"].questions == 0;
-    if (none || least >= kEverything) {
-      const char* why = none ? ", whose questions are longer than the context"
-                             : ", of which all ways read every key";
+    if (least >= kEverything) {
+      const char* why = longest == 0 ? ", whose questions are longer than the context"
+                                     : ", of which all ways read every key";
       table_.settings.emplace_back("left out", absl::StrCat(task, why));
-      done_ += std::ssize(families_);
+      EndColumn();
       return absl::OkStatus();
     }
-    for (const std::string& name : own_) AddRow({task, LabelOf(name), "-", name}, scores[name]);
-    const double wanted = scores[kDefaultArm].union_density;
-    for (const RivalFamily& family : families_) {
-      bench_.Progress(++done_, total_);
-      if (wanted >= kEverything) continue;  // they would be full attention
-      std::vector<double> tried;
-      ASSIGN_OR_RETURN(const MatchedArm arm, MatchReads(family.name, wanted, reads, tried));
-      AddRow({task, family.label, kMatches[0].what, arm.name}, scores[arm.name]);
+    for (const std::string& name : own_) AddRow({task, LabelOf(name), "-", name}, scores.Of(name));
+    const double reads = scores.Of(kDefaultArm).union_density;
+    if (reads < kEverything) {  // else rivals would be full attention
+      std::vector<TriedArms> tried(families_.size());
+      std::vector<ReadsWanted> wanted;
+      for (size_t i = 0; i < families_.size(); ++i) {
+        wanted.push_back(
+            {.family = families_[i].name,
+             .reads = reads,
+             .of = [&scores](const std::string& name,
+                             Portion portion) { return scores.Of(name, portion).union_density; },
+             .tried = tried[i]});
+      }
+      ASSIGN_OR_RETURN(const auto matched,
+                       MatchReads(wanted, [&](std::span<const std::string> names, Portion portion) {
+                         return scores.Measure(names, portion);
+                       }));
+      for (size_t i = 0; i < families_.size(); ++i) {
+        AddRow({task, families_[i].label, kMatches[0].what, matched[i].name},
+               scores.Of(matched[i].name));
+      }
     }
+    EndColumn();
     return absl::OkStatus();
+  }
+
+  // Whether any way of its own could read less than all of questions of up to so many tokens.
+  absl::StatusOr<bool> LeavesOut(int32_t longest) {
+    for (const std::string& name : own_) {
+      ASSIGN_OR_RETURN(const EvaluatedAttention way, arms_.Attention(name));
+      if (!ReadsAll(way, longest)) return true;
+    }
+    return false;
+  }
+
+  // `share` of the column at hand, a text or a task.
+  void Progress(double share) const {
+    constexpr double kSteps = 1000.0;
+    bench_.Progress(static_cast<int64_t>(kSteps * (static_cast<double>(done_) + share)),
+                    static_cast<int64_t>(kSteps) * total_);
+  }
+  void EndColumn() {
+    ++done_;
+    Progress(0.0);
   }
 
   void AddRow(std::vector<std::string> labels, const ChoiceScore& score) {
@@ -270,9 +355,9 @@ class Quality {
   int32_t prefill_;
   std::vector<std::string> own_;
   std::vector<RivalFamily> families_;
-  std::vector<std::vector<double>> starts_;  // of each family
+  std::vector<std::vector<double>> starts_;  // parameters of each family
   Table table_;
-  int64_t done_ = 0;
+  int64_t done_ = 0;  // texts and tasks
   int64_t total_ = 0;
   Standing standings_[std::size(kMatches)];
 };
