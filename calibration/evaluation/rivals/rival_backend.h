@@ -25,6 +25,8 @@ class RivalBackend : public ForwardingBackend {
   RivalBackend(std::shared_ptr<Backend> backend, int num_threads);
   ~RivalBackend() override;
 
+  int num_threads() const { return workers_.num_threads(); }
+
   // The rival chooses from the next sequence's beginning on; null: the backend itself does. One
   // that remembers serves one sequence at a time, which begins at position 0.
   void Use(std::shared_ptr<const Rival> rival);

@@ -18,24 +18,27 @@ struct MissCounts {
   int64_t missed_blocks = 0;
   int64_t keys = 0;  // all that reach it
   int64_t missed_keys = 0;
+
+  void Add(const MissCounts& other) {
+    blocks += other.blocks;
+    missed_blocks += other.missed_blocks;
+    keys += other.keys;
+    missed_keys += other.missed_keys;
+  }
 };
 
 // Watches the decode rows of a backend, rivals' choices too. A block reaches a threshold by its
 // largest score, a relative one by its log-sum-exp. With confirmed reads a head attends to what it
 // keeps; of a rival that chooses single keys it attends to the blocks that hold one. Rows whose
-// thresholds say nothing, those of rivals on a model without a gate, are not counted.
+// thresholds say nothing, those of rivals on a model without a gate, are not counted. Sequences
+// begin at position 0.
 class BlockMisses : public ForwardingBackend {
  public:
   // Looks at rows whose position is a multiple of `stride`.
-  BlockMisses(std::shared_ptr<Backend> backend, bool gated, int32_t stride);
+  BlockMisses(std::shared_ptr<Backend> backend, bool gated, int32_t stride, int num_threads = 1);
 
-  // Counts from 0 again, and forgets the caches, in whose place others may stand. Sequences behind
-  // it begin at position 0.
-  void Reset() {
-    counts_ = {};
-    layers_.clear();
-  }
-  const MissCounts& counts() const { return counts_; }
+  // Where rows are counted from here on; null: nowhere. It must live as long.
+  void CountInto(MissCounts* counts) { counts_ = counts; }
 
   void Plan(const BatchView& batch) override;
   void AppendKv(const AppendKvParams& params) override;
@@ -44,14 +47,20 @@ class BlockMisses : public ForwardingBackend {
  private:
   struct Attended;  // by a layer, on the host
 
-  void Count(const Attended& attended, const SequenceRows& sequence, int32_t row, int32_t position);
+  struct Row {
+    const SequenceRows& sequence;
+    int32_t index;  // of the step
+    int32_t position;
+  };
+
+  MissCounts Count(const Attended& attended, const Row& row, int32_t query_head) const;
 
   const bool gated_;
   const int32_t stride_;
   BatchView batch_;
   std::map<const std::byte*, KeptLayer> layers_;  // by the layer's tiles
-  cpu::Workers workers_{1};
-  MissCounts counts_;
+  cpu::Workers workers_;
+  MissCounts* counts_ = nullptr;
 };
 
 }  // namespace eta

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -121,7 +124,8 @@ class Pareto {
  public:
   explicit Pareto(TableBench& bench)
       : bench_(bench),
-        misses_(bench.runtime().shared_backend(), bench.config().gate == Gate::kSilu, kMissStride),
+        misses_(bench.runtime().shared_backend(), bench.config().gate == Gate::kSilu, kMissStride,
+                bench.rivals().num_threads()),
         arms_(bench, bench.Context(2048, 1024), &misses_),
         needle_arms_(bench, bench.Context(kNeedleContext, 2048)) {}
 
@@ -161,17 +165,22 @@ class Pareto {
     LineChart chart = {.title = "Perplexity by bytes read",
                        .x_label = "bytes of K, V and index over all K and V",
                        .lines = {}};
+    std::vector<std::string> names;
+    for (const Point& point : points) names.push_back(point.name);
+    total_ = std::ssize(points) * (std::ssize(windows) + std::ssize(needles));
+    std::vector<MissCounts> misses(points.size());
+    ASSIGN_OR_RETURN(const auto scores,
+                     arms_.Scores(names, windows, prefill, /*recall=*/true, [&](size_t way) {
+                       misses_.CountInto(&misses[way]);
+                       bench_.Progress(done_++, total_);
+                     }));
+    misses_.CountInto(nullptr);
+    ASSIGN_OR_RETURN(const auto found, Found(names, needles));
     for (size_t i = 0; i < points.size(); ++i) {
-      const Point& point = points[i];
-      misses_.Reset();
-      ASSIGN_OR_RETURN(const EvaluatedAttention way, arms_.Attention(point.name));
+      ASSIGN_OR_RETURN(const EvaluatedAttention way, arms_.Attention(names[i]));
       const bool by_key = way.rival && way.rival->by_key();
-      ASSIGN_OR_RETURN(const auto score,
-                       arms_.Score(point.name, windows, prefill, /*recall=*/true));
-      ASSIGN_OR_RETURN(const auto found, Found(point.name, needles));
-      table.rows.push_back(Row(point, score, by_key ? MissCounts() : misses_.counts(), found));
-      if (point.family != "full") Draw(point.family, score, chart);
-      bench_.Progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(points.size()));
+      table.rows.push_back(Row(points[i], scores[i], by_key ? MissCounts() : misses[i], found[i]));
+      if (points[i].family != "full") Draw(points[i].family, scores[i], chart);
     }
     table.figures.push_back(std::move(chart));
     return table;
@@ -186,15 +195,25 @@ class Pareto {
                               .seed = bench_.settings().seed});
   }
 
-  absl::StatusOr<TableCell> Found(const std::string& name,
-                                  const std::vector<NeedleWindow>& windows) {
-    ASSIGN_OR_RETURN(EvaluatedAttention attention, needle_arms_.Attention(name));
-    ASSIGN_OR_RETURN(
-        const auto scores,
-        EvaluateNeedles(
-            needle_arms_.runners().Source(), windows, std::span(&attention, 1),
-            {.special_ids = bench_.tokenizer().special_ids(), .rivals = &bench_.rivals()}));
-    return ShareCell(scores.front().found(), std::ssize(windows));
+  absl::StatusOr<std::vector<TableCell>> Found(const std::vector<std::string>& names,
+                                               const std::vector<NeedleWindow>& windows) {
+    std::vector<EvaluatedAttention> ways;
+    for (const std::string& name : names) {
+      ASSIGN_OR_RETURN(EvaluatedAttention way, needle_arms_.Attention(name));
+      ways.push_back(std::move(way));
+    }
+    ASSIGN_OR_RETURN(const auto scores,
+                     EvaluateNeedles(needle_arms_.runners().Source(), windows, ways,
+                                     {.special_ids = bench_.tokenizer().special_ids(),
+                                      .rivals = &bench_.rivals(),
+                                      .progress = [this](int64_t, int64_t) {
+                                        bench_.Progress(++done_, total_);
+                                      }}));
+    std::vector<TableCell> found;
+    for (const NeedleScore& score : scores) {
+      found.push_back(ShareCell(score.found(), std::ssize(windows)));
+    }
+    return found;
   }
 
   static TableRow Row(const Point& point, const AttentionScore& score, const MissCounts& misses,
@@ -239,6 +258,8 @@ class Pareto {
   BlockMisses misses_;  // outlives the arms that run through it
   ArmBench arms_;
   ArmBench needle_arms_;
+  int64_t done_ = 0;  // windows of points
+  int64_t total_ = 0;
 };
 
 }  // namespace

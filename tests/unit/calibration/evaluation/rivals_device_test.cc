@@ -187,12 +187,13 @@ TEST_P(RivalsOnDevices, MissAsMuchAsInHostMemory) {
     const auto runner = side->Runner(&misses);
     for (const EvaluatedAttention& way :
          {Way(nullptr, {.offset = -0.5f, .z = 0.5f}), Way(MakeQuest(0.1))}) {
-      misses.Reset();
+      MissCounts counted;
+      misses.CountInto(&counted);
       const std::vector<EvaluatedAttention> one = {way};
       ASSERT_TRUE(EvaluatePerplexity(OnlyRunner(*runner), windows, one,
                                      {.prefill = kPrefill, .rivals = side->rivals.get()})
                       .ok());
-      counts[side == gpu_.get()].push_back(misses.counts());
+      counts[side == gpu_.get()].push_back(counted);
     }
   }
   for (size_t i = 0; i < counts[0].size(); ++i) {

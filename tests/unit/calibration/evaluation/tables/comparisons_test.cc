@@ -203,14 +203,15 @@ TEST(ParetoTable, APlainModelHasConstantsAndTheirOracle) {
 TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
   const TinyModel model;
   const auto bench = BenchOf(model, {.context = 400});
-  BlockMisses misses(bench->runtime().shared_backend(), /*gated=*/true, /*stride=*/1);
+  BlockMisses misses(bench->runtime().shared_backend(), /*gated=*/true, /*stride=*/1,
+                     /*num_threads=*/2);
   ArmBench arms(*bench, 400, &misses);
   const auto windows = bench->Windows(bench->Texts().front(), 400, 2);
   const auto share = [&](const std::string& name, bool recall) {
-    misses.Reset();
+    MissCounts counts;
+    misses.CountInto(&counts);
     const auto score = arms.Score(name, *windows, 200, recall);
     EXPECT_TRUE(score.ok()) << score.status();
-    const MissCounts& counts = misses.counts();
     if (score->recall) {
       EXPECT_NEAR(1.0 - static_cast<double>(counts.missed_keys) / static_cast<double>(counts.keys),
                   *score->recall, 1e-4)
@@ -224,9 +225,10 @@ TEST(BlockMisses, CountsWhatTheRecallOfTheBackendCounts) {
   EXPECT_LT(wide, 0.01) << "so wide a bound bounds";
   EXPECT_GT(share("quest:0.05:0", true), 0.0);
   EXPECT_EQ(share("quest:1", true), 0.0);
-  misses.Reset();
+  MissCounts counts;
+  misses.CountInto(&counts);
   EXPECT_TRUE(arms.Score("full", *windows, 200).ok());
-  EXPECT_EQ(misses.counts().keys, 0) << "nothing is chosen";
+  EXPECT_EQ(counts.keys, 0) << "nothing is chosen";
 }
 
 // Only its memory is a backend's: the caches are addresses alone.
@@ -264,7 +266,8 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
   };
   plan(RowKind::kPrefill, 0, kKeys - 1);
   append(1);
-  misses.Reset();
+  MissCounts counts;
+  misses.CountInto(&counts);
   geometry.block_size = 4;
   plan(RowKind::kPrefill, 0, kKeys - 1);
   append(0);
@@ -286,8 +289,8 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
          .selection = {
              .blocks = blocks, .heads = heads, .counts = &count, .capacity = 8, .rows = 1}});
   }
-  EXPECT_EQ(misses.counts().keys, 2 * kKeys);
-  EXPECT_EQ(misses.counts().missed_keys, 2 * (kKeys - 1)) << "all but the tails'";
+  EXPECT_EQ(counts.keys, 2 * kKeys);
+  EXPECT_EQ(counts.missed_keys, 2 * (kKeys - 1)) << "all but the tails'";
 }
 
 TEST(BlockSizeTable, HasEverySizeAtAboutOneUnion) {
