@@ -256,7 +256,12 @@ void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
     }
     rival.Watch(heads, watched[i]);
   });
-  for (size_t i = 0; i < watched.size(); ++i) rival.AddWatched(watched[i], memories[i / parts]);
+  workers_.Run(std::ssize(memories), [&](int64_t task, int) {
+    const auto head = static_cast<size_t>(task);
+    for (size_t i = head * parts; i < (head + 1) * parts; ++i) {
+      rival.AddWatched(watched[i], memories[head]);
+    }
+  });
 }
 
 // A head that remembers takes its rows in their order. It looks at some rows ahead, all heads and

@@ -1,8 +1,11 @@
 // Rivals of the product's selection: whom they choose, and what a model does with it.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "calibration/evaluation/attention/fit_constants.h"
@@ -22,6 +25,7 @@
 #include "gtest/gtest.h"
 #include "kernels/backends/make_backend.h"
 #include "kernels/block_bound.h"
+#include "kernels/forwarding_backend.h"
 #include "tests/testing/engine/tiny_model.h"
 
 namespace eta {
@@ -378,6 +382,136 @@ class Judge final : public Rival {
 
 TEST_F(RivalsTest, AgreeWithPlainLoopsOverTheKeys) {
   Score({Way(std::make_shared<Judge>(), {})});
+}
+
+// H2O by key or by block as it is published, one key after the other, in double.
+class PlainH2o final : public Rival {
+ public:
+  PlainH2o(double window, double share, bool by_key)
+      : window_{window}, share_(share), by_key_(by_key) {}
+  KeptParts needs() const override { return {.keys = true, .values = by_key_}; }
+  bool by_key() const override { return by_key_; }
+  int64_t IndexBytes(const KvGeometry&, int32_t) const override { return 0; }
+  bool remembers() const override { return true; }
+
+  void Admit(const RivalHead& head, std::span<uint8_t> admitted) const override {
+    if (by_key_) return AdmitLastKeys(window_, admitted);
+    AdmitWindow(window_, head.blocks, admitted);
+  }
+  void Watch(std::span<const RivalHead> rows, RivalMemory& memory) const override {
+    for (const RivalHead& row : rows) Remember(row, {}, memory);
+  }
+  void AddWatched(const RivalMemory& later, RivalMemory& memory) const override {
+    memory.resize(std::max(memory.size(), later.size()));
+    for (size_t i = 0; i < later.size(); ++i) memory[i] += later[i];
+  }
+  void AdmitAndRemember(const RivalHead& head, std::span<uint8_t> admitted,
+                        RivalMemory& memory) const override {
+    Admit(head, admitted);
+    memory.resize(std::max(memory.size(), admitted.size()));
+    std::vector<size_t> open;
+    size_t outside = 0;
+    for (size_t i = 0; i < admitted.size(); ++i) {
+      if (admitted[i] != 0) continue;
+      ++outside;
+      if (memory[i] >= 0.0) open.push_back(i);
+    }
+    std::ranges::stable_sort(open, std::greater<>(), [&](size_t i) { return memory[i]; });
+    const double budget = std::ceil(share_ * static_cast<double>(outside));
+    for (size_t i = 0; i < open.size(); ++i) {
+      const bool kept = static_cast<double>(i) < budget;
+      admitted[open[i]] = kept ? 1 : 0;
+      if (!kept) memory[open[i]] = -1.0;
+    }
+    Remember(head, admitted, memory);
+  }
+
+ private:
+  void Remember(const RivalHead& head, std::span<const uint8_t> attended,
+                RivalMemory& memory) const {
+    const int32_t b = head.blocks.block_size();
+    std::vector<double> weights(static_cast<size_t>(head.blocks.num_keys));
+    const auto unit = [&](size_t t) { return by_key_ ? t : t / static_cast<size_t>(b); };
+    double sum = 0.0;
+    for (size_t t = 0; t < weights.size(); ++t) {
+      if (unit(t) < attended.size() && attended[unit(t)] == 0) continue;
+      const KeyColumns keys = head.blocks.keys(static_cast<int32_t>(t) / b);
+      double score = 0.0;
+      for (size_t i = 0; i < head.q.size(); ++i) {
+        score += static_cast<double>(head.q[i]) *
+                 keys.values[i * keys.stride + t % static_cast<size_t>(b)];
+      }
+      weights[t] = std::exp(head.softmax_scale * score);
+      sum += weights[t];
+    }
+    memory.resize(std::max(memory.size(), unit(weights.size() - 1) + 1));
+    for (size_t t = 0; t < weights.size(); ++t) {
+      if (memory[unit(t)] >= 0.0) memory[unit(t)] += weights[t] / sum;
+    }
+  }
+
+  WindowLength window_;
+  double share_;
+  bool by_key_;
+};
+
+TEST_F(RivalsTest, H2oKeepsWhatAPlainLoopKeeps) {
+  for (const bool by_key : {true, false}) {
+    for (const double share : {0.1, 0.4}) {
+      const AttentionOptions options = {.pinned_blocks = 0, .sink_blocks = by_key ? 0 : 1};
+      const auto scores =
+          Score({Way(MakeH2o({.window = {24.0}, .share = share, .by_key = by_key}), options),
+                 Way(std::make_shared<PlainH2o>(24.0, share, by_key), options)});
+      EXPECT_LT(scores[0].head_density, 0.8) << by_key << " " << share;
+      EXPECT_DOUBLE_EQ(scores[0].head_density, scores[1].head_density) << by_key << " " << share;
+      // Sums that nearly tie may fall either way.
+      EXPECT_NEAR(scores[0].union_density, scores[1].union_density, 4e-3);
+      EXPECT_NEAR(scores[0].loss.mean, scores[1].loss.mean, 1e-3) << by_key << " " << share;
+    }
+  }
+}
+
+// Counts the rows of prompts.
+class PromptRows : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void Plan(const BatchView& batch) override {
+    for (const SequenceRows& rows : batch.sequences) {
+      count += rows.kind == RowKind::kPrefill ? rows.num_rows : 0;
+    }
+    ForwardingBackend::Plan(batch);
+  }
+  int64_t count = 0;
+};
+
+// A prompt that ends within a block; windows that take turns.
+TEST_F(RivalsTest, WaysGoOnFromOnePromptAsEachDoesAlone) {
+  windows_.push_back(windows_.front());
+  std::ranges::reverse(windows_.back());
+  const auto rows =
+      std::make_shared<PromptRows>(std::shared_ptr<Backend>(*MakeBackend({.name = "reference"})));
+  const auto first = std::exchange(backend_, std::make_shared<RivalBackend>(rows, 2));
+  runner_ = *SequenceRunner::Create(checkpoint_, *backend_,
+                                    {.geometry = runner_->geometry(), .max_context = kContext});
+  const AttentionOptions few = {.pinned_blocks = 1};
+  const std::vector<EvaluatedAttention> ways = {
+      Way(nullptr, few),
+      Way(MakeH2o({.window = {16.0}, .share = 0.3}), few),
+      Way(MakeH2o({.window = {32.0}, .share = 0.1}), few),
+      Way(MakeH2o({.window = {16.0}, .share = 0.3, .by_key = false}), few),
+      Way(nullptr, {.pinned_blocks = 3}),
+      Way(MakeQuest(0.3), few),
+      Way(MakeTopK(0.3), few),
+      Way(MakeBigBird({0.2}, 16), few)};
+  const auto together = Score(ways);
+  EXPECT_EQ(rows->count, 2 * 2 * kPrefill) << "of rivals, and of others";
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const AttentionScore alone = Score({ways[i]}).front();
+    EXPECT_EQ(together[i].losses, alone.losses) << i;
+    EXPECT_DOUBLE_EQ(together[i].head_density, alone.head_density) << i;
+    EXPECT_DOUBLE_EQ(together[i].union_density, alone.union_density) << i;
+    EXPECT_GT(together[i].tokens_per_second, 0.0);
+  }
 }
 
 // Notes which rows of the first layer and head it watches, and chooses all blocks.

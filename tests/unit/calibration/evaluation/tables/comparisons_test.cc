@@ -4,16 +4,23 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <regex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
 #include "calibration/evaluation/tables/comparisons/choice_task.h"
+#include "calibration/evaluation/tables/comparisons/match_reads.h"
 #include "calibration/evaluation/text/line_reader.h"
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
@@ -345,43 +352,118 @@ TEST(MatchReads, FindsAParameterThatReadsAsMuch) {
   const TinyModel model({.num_layers = 6, .has_predictor = false});
   const auto bench = BenchOf(model, {.context = 512});
   ArmBench arms(*bench, 512);
-  const auto windows = bench->Windows(bench->Texts().front(), 512, 1).value();
+  const auto windows = bench->Windows(bench->Texts().front(), 512, 2).value();
   ArmScores scores(arms, windows, 256);
-  const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
-    const auto score = scores.Of(name);
-    if (!score.ok()) return score.status();
-    return (*score)->union_density;
-  };
-  for (const RivalFamily& family : RivalFamilies()) {
-    std::vector<double> tried;
-    const auto matched = MatchReads(family.name, 0.6, reads, tried).value();
-    EXPECT_NEAR(matched.reads, 0.6, 0.03) << family.label << " " << matched.name;
-    EXPECT_EQ(matched.name, family.name(matched.at));
+  const std::vector<RivalFamily> families = RivalFamilies();
+  std::vector<TriedArms> tried(families.size());
+  std::vector<ReadsWanted> wanted;
+  for (size_t i = 0; i < families.size(); ++i) {
+    wanted.push_back({.family = families[i].name,
+                      .reads = 0.6,
+                      .of = [&](const std::string& name,
+                                Portion portion) { return scores.Of(name, portion).union_density; },
+                      .tried = tried[i]});
+  }
+  const auto matched = MatchReads(wanted, [&](std::span<const std::string> names, Portion portion) {
+                         return scores.Measure(names, portion);
+                       }).value();
+  ASSERT_EQ(matched.size(), families.size());
+  for (size_t i = 0; i < families.size(); ++i) {
+    EXPECT_NEAR(matched[i].reads, 0.6, 0.03) << families[i].label << " " << matched[i].name;
+    EXPECT_EQ(matched[i].name, families[i].name(matched[i].at));
+    EXPECT_EQ(matched[i].reads, scores.Of(matched[i].name).union_density);
+  }
+}
+
+// Arms that read by a curve of their parameter, the few windows by another one.
+class CurvedArms {
+ public:
+  using Function = std::function<double(double)>;
+  CurvedArms(Function all, std::function<double(double reads, double at)> few)
+      : all_(std::move(all)), few_(std::move(few)) {}
+
+  // By a measure that is `more` than the curve.
+  double Reads(const std::string& name, Portion portion, double more = 0.0) const {
+    EXPECT_TRUE(measured_.contains({name, portion})) << name;
+    const double at = std::stod(name);
+    return (portion == Portion::kAll ? all_(at) : few_(all_(at), at)) + more * (2.0 - at);
+  }
+  ReadsWanted Want(double reads, double more = 0.0) {
+    return {.family = family_,
+            .reads = reads,
+            .of = [this, more](const std::string& name,
+                               Portion portion) { return Reads(name, portion, more); },
+            .tried = tried};
+  }
+  std::vector<MatchedArm> Match(const std::vector<ReadsWanted>& wanted) {
+    return MatchReads(wanted,
+                      [&](std::span<const std::string> names, Portion portion) {
+                        for (const std::string& name : names) measured_.insert({name, portion});
+                        return absl::OkStatus();
+                      })
+        .value();
+  }
+  int64_t Runs(Portion portion) const {
+    return std::ranges::count(measured_, portion, &std::pair<std::string, Portion>::second);
+  }
+
+  TriedArms tried;
+
+ private:
+  const ArmFamily family_ = [](double at) { return absl::StrFormat("%.4f", at); };
+  Function all_;
+  std::function<double(double, double)> few_;
+  std::set<std::pair<std::string, Portion>> measured_;
+};
+
+double Steep(double at) {
+  return 0.2 + 0.8 * (1.0 - std::pow(1.0 - at, 3.0));
+}
+
+TEST(MatchReads, AFewRunsOfAllWindowsServeBothMatches) {
+  const CurvedArms::Function curves[] = {
+      Steep, [](double at) { return at; }, [](double at) { return 0.15 + 0.85 * std::sqrt(at); },
+      [](double at) { return std::min(1.0, 0.1 + std::round(at * 400) / 400); }};
+  const std::function<double(double, double)> few[] = {
+      [](double reads, double) { return reads; },
+      [](double reads, double at) { return 0.97 * reads + 0.015 + 0.004 * std::sin(40 * at); },
+      [](double reads, double) { return reads + 0.02 * (1.0 - reads); },
+      [](double reads, double) { return 1.1 * reads; }};
+  for (const auto& curve : curves) {
+    for (const auto& of_few : few) {
+      for (const double wanted : {0.25, 0.44, 0.7}) {
+        CurvedArms arms(curve, of_few);
+        const auto matched = arms.Match({arms.Want(wanted), arms.Want(wanted + 0.05, 0.02)});
+        EXPECT_NEAR(arms.Reads(matched[0].name, Portion::kAll), wanted, 0.003);
+        EXPECT_NEAR(arms.Reads(matched[1].name, Portion::kAll, 0.02), wanted + 0.05, 0.003);
+        EXPECT_LE(arms.Runs(Portion::kAll), 4) << wanted;
+        EXPECT_LE(arms.Runs(Portion::kFew), 16) << wanted;
+      }
+    }
   }
 }
 
 TEST(MatchReads, LooksFirstAtWhatWasTried) {
-  const ArmFamily family = [](double p) { return absl::StrCat(p); };
-  int asked = 0;
-  // Steep at its beginning, and 0.2 is always read.
-  const ArmReads reads = [&](const std::string& name) -> absl::StatusOr<double> {
-    ++asked;
-    return 0.2 + 0.8 * (1.0 - std::pow(1.0 - std::stod(name), 3.0));
-  };
-  std::vector<double> tried;
-  for (const double wanted : {0.25, 0.44, 0.7, 0.99}) {
-    tried.clear();
-    EXPECT_NEAR(MatchReads(family, wanted, reads, tried)->reads, wanted, 0.003) << wanted;
-    EXPECT_LE(tried.size(), 8u);
-    const size_t before = tried.size();
-    asked = 0;
-    EXPECT_NEAR(MatchReads(family, wanted + 0.006, reads, tried)->reads, wanted + 0.006, 0.003);
-    EXPECT_LE(tried.size(), before + 3) << wanted;
-    EXPECT_EQ(asked, static_cast<int>(tried.size()));
-  }
-  tried.clear();
-  EXPECT_NEAR(MatchReads(family, 0.1, reads, tried)->reads, 0.2, 0.01) << "as near as it goes";
-  EXPECT_THAT(tried, SizeIs(8));
+  CurvedArms arms(Steep, [](double reads, double) { return reads; });
+  arms.tried.few = {0.25};
+  EXPECT_NEAR(arms.Match({arms.Want(Steep(0.25) + 0.002)}).front().at, 0.25, 1e-9);
+  EXPECT_EQ(arms.Runs(Portion::kFew), 1);
+  EXPECT_EQ(arms.Runs(Portion::kAll), 1);
+  EXPECT_EQ(arms.Match({arms.Want(Steep(0.25) - 0.002)}).front().name, "0.2500");
+  EXPECT_EQ(arms.Runs(Portion::kFew) + arms.Runs(Portion::kAll), 2);
+}
+
+TEST(MatchReads, ComesAsNearAsItGoes) {
+  CurvedArms arms(Steep, [](double reads, double) { return reads; });
+  EXPECT_NEAR(arms.Match({arms.Want(0.1)}).front().reads, 0.2, 0.01);
+  EXPECT_EQ(arms.Runs(Portion::kAll), 1) << "names have no parameter that reads less";
+  EXPECT_LE(arms.Runs(Portion::kFew), 8);
+}
+
+// The few windows say that it cannot be reached.
+TEST(MatchReads, GoesByAllWindowsWhereTheFewMislead) {
+  CurvedArms arms(Steep, [](double reads, double) { return std::min(reads, 0.5); });
+  EXPECT_NEAR(arms.Match({arms.Want(0.9)}).front().reads, 0.9, 0.01);
 }
 
 class ChoiceTest : public ::testing::Test {
@@ -439,6 +521,20 @@ TEST_F(ChoiceTest, TheLikeliestChoiceIsTaken) {
   EXPECT_EQ(sparse.right, right);
   EXPECT_NEAR(sparse.answer_loss, full.answer_loss, 1e-4);
   EXPECT_DOUBLE_EQ(sparse.union_density, 1.0);
+}
+
+TEST_F(ChoiceTest, WhereNoBlockCouldBeLeftOutAllIsRead) {
+  EvaluatedAttention way = {{.options = {.pinned_blocks = 2, .sink_blocks = 1}}};
+  way.geometry.block_size = 16;
+  EXPECT_TRUE(ReadsAll(way, 63));
+  EXPECT_FALSE(ReadsAll(way, 64)) << "four full blocks";
+  way.options.confirm = true;
+  EXPECT_FALSE(ReadsAll(way, 63)) << "it may leave out values";
+  way.options.admit_all = true;
+  EXPECT_TRUE(ReadsAll(way, 1 << 20));
+  const Question question = {.prompt = {1, 2, 3}, .choices = {{4}, {5, 6}}, .answer = 0};
+  EXPECT_EQ(LongestAsked(std::span(&question, 1), 5), 5);
+  EXPECT_EQ(LongestAsked(std::span(&question, 1), 4), 0);
 }
 
 // bad input: eta-eval | table: questions that are none, with too many or few choices, an answer
