@@ -80,13 +80,13 @@ class H2o final : public Rival {
                         RivalMemory& memory) const override {
     Admit(head, admitted);
     memory.resize(std::max(memory.size(), admitted.size()));
-    std::vector<size_t> open;  // neither read already nor evicted
-    size_t outside = 0;
+    const auto outside = static_cast<size_t>(std::ranges::count(admitted, 0));
+    std::vector<size_t> open(outside);  // neither read already nor evicted
+    size_t count = 0;
     for (size_t j = 0; j < admitted.size(); ++j) {
-      if (admitted[j] != 0) continue;
-      ++outside;
-      if (memory[j] != kEvicted) open.push_back(j);
+      if (admitted[j] == 0 && memory[j] != kEvicted) open[count++] = j;
     }
+    open.resize(count);
     const auto budget =
         static_cast<size_t>(std::ceil(options_.share * static_cast<double>(outside)));
     for (const size_t unit : Lightest(open, budget, memory)) memory[unit] = kEvicted;
