@@ -74,7 +74,7 @@ absl::StatusOr<DecodeMeasurement> CalibrationPasses::Measure(TokenSpans sequence
     first.vocab_size = engine_.info().config.vocab_size;
     chosen = ChooseDivergenceRows(sequences, first.vocab_size);
   }
-  KeptDivergence divergence(first);
+  KeptDivergence divergence(first, /*is_first=*/first.rows.empty());
   const auto make = [&](size_t i) {
     Pass pass = Start(sequences[i], attention);
     if (wanted.full_logits != nullptr) pass.logit_rows = chosen.of_sequence[i];

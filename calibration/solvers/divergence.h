@@ -24,10 +24,10 @@ struct KeptLogits {
 // The divergence of each row from what was kept of it.
 class KeptDivergence {
  public:
-  // `first` must outlive this. Where it is empty rows are kept there, and nothing is measured.
-  explicit KeptDivergence(KeptLogits& first) : first_(first), is_first_(first.rows.empty()) {}
+  // `first` must outlive this. With `is_first` rows are kept there, and nothing is measured.
+  KeptDivergence(KeptLogits& first, bool is_first) : first_(first), is_first_(is_first) {}
 
-  // The next rows, [n, V]. REQUIRES: not more in all than were kept.
+  // The next rows, [n, V]. REQUIRES: not more in all than were kept by now.
   void Add(std::span<const float> logits);
   const std::vector<float>& rows() const { return rows_; }  // nats of each row, in order
 

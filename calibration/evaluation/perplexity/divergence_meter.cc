@@ -15,8 +15,10 @@ absl::Status CheckDivergenceShare(double share, int64_t rows, int32_t vocab_size
                                             bytes / (1 << 30), kMaxKeptLogitBytes >> 30));
 }
 
-DivergenceMeter::DivergenceMeter(double share, KeptLogits& first)
-    : sample_(share), vocab_size_(static_cast<size_t>(first.vocab_size)), divergence_(first) {}
+DivergenceMeter::DivergenceMeter(double share, KeptLogits& first, bool is_first)
+    : sample_(share),
+      vocab_size_(static_cast<size_t>(first.vocab_size)),
+      divergence_(first, is_first) {}
 
 void DivergenceMeter::Choose(size_t rows) {
   chosen_.clear();

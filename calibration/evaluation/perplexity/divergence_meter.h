@@ -21,9 +21,9 @@ absl::Status CheckDivergenceShare(double share, int64_t rows, int32_t vocab_size
 
 class DivergenceMeter {
  public:
-  // Of `share` [0, 1] of the scored rows, evenly spread. `first` must outlive the meter. Where it
-  // is empty the meter fills it, and measures nothing.
-  DivergenceMeter(double share, KeptLogits& first);
+  // Of `share` [0, 1] of the scored rows, evenly spread. `first` must outlive the meter. That of
+  // the first way of attending fills it, and measures nothing; others follow, row by row.
+  DivergenceMeter(double share, KeptLogits& first, bool is_first);
 
   // Chooses among the next `rows` rows. Both spans hold until the next call.
   void Choose(size_t rows);

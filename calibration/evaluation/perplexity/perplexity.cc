@@ -118,11 +118,9 @@ bool MeasuresMass(const EvaluatedAttention& attention) {
 // Ways of attending whose prompts are the same, on one runner: each goes on from one prompt.
 class Evaluation {
  public:
-  // One way in a group. Its meters come with its first rows: where nothing is kept yet to diverge
-  // from it is the first of all.
   struct Way {
     const EvaluatedAttention& attention;
-    size_t index;  // of all ways
+    size_t index;  // of all ways; others diverge from the first of all
     std::optional<Meters> meters = std::nullopt;
     AttentionScore score = {};
     Seconds taken = {};
@@ -139,6 +137,7 @@ class Evaluation {
     logprobs_.resize(static_cast<size_t>(runner->max_rows()));
     best_.resize(logprobs_.size());
     if (options_.rivals) options_.rivals->Use(nullptr);  // no copies of another cache
+    for (Way& way : ways) way.meters.emplace(MetersOf(*runner, way));
     int64_t rows = 0;
     for (const std::vector<int32_t>& window : windows) {
       RETURN_IF_ERROR(Window(*runner, ways, window));
@@ -154,10 +153,10 @@ class Evaluation {
     return options_.recall && !attention.rival;
   }
 
-  Meters MetersOf(const SequenceRunner& runner, const EvaluatedAttention& attention) {
-    return {DensityMeter(runner, attention),
-            ShadowMeter(runner.config(), MeasuresMass(attention) ? options_.mass : 0.0),
-            DivergenceMeter(options_.kl, first_)};
+  Meters MetersOf(const SequenceRunner& runner, const Way& way) {
+    return {DensityMeter(runner, way.attention),
+            ShadowMeter(runner.config(), MeasuresMass(way.attention) ? options_.mass : 0.0),
+            DivergenceMeter(options_.kl, first_, way.index == 0)};
   }
 
   absl::Status Window(SequenceRunner& runner, std::vector<Way>& ways,
@@ -176,7 +175,6 @@ class Evaluation {
     const Seconds prompt = std::chrono::steady_clock::now() - start;
     for (Way& way : ways) {
       const auto turn = std::chrono::steady_clock::now();
-      if (!way.meters) way.meters.emplace(MetersOf(runner, way.attention));
       if (options_.turn) options_.turn(way.index);
       RETURN_IF_ERROR(runner.Return(settings(way)));
       if (options_.rivals) options_.rivals->Choose(way.attention.rival);
@@ -192,7 +190,6 @@ class Evaluation {
     Way& way = ways.front();
     const AttentionOptions& attention = way.attention.options;
     const bool sparse = attention.sparse_prefill && !attention.admit_all;
-    if (sparse && !way.meters) way.meters.emplace(MetersOf(runner, way.attention));
     const auto most = static_cast<size_t>(runner.max_rows());
     for (size_t begin = 0; begin < tokens.size(); begin += most) {
       const size_t count = std::min(most, tokens.size() - begin);

@@ -110,6 +110,18 @@ TEST_F(ShadowMeterTest, ADivergenceIsThatOfTheChosenRows) {
   EXPECT_FALSE((*Diverge({full, one}, 0.0))[1].has_value());
 }
 
+// Ways take turns at each window, also where the first one has no chosen row.
+TEST_F(ShadowMeterTest, WindowsWithoutAChosenRowAreCompared) {
+  windows_.push_back(windows_.front());
+  const AttentionOptions all = {.pinned_blocks = 100, .uniform_floor = false};
+  const AttentionOptions one = {.pinned_blocks = 1, .uniform_floor = false};
+  const auto of = Diverge({all, one, all}, 0.01);
+  ASSERT_TRUE(of.ok()) << of.status();
+  EXPECT_FALSE((*of)[0].has_value());
+  EXPECT_GE((*of)[1].value(), 0.0);
+  EXPECT_EQ((*of)[2].value(), 0.0);
+}
+
 TEST(CheckDivergenceShare, NamesWhatDoesNotFit) {
   EXPECT_TRUE(CheckDivergenceShare(0.25, 65536, 65536).ok()) << "just 4 GiB";
   const absl::Status status = CheckDivergenceShare(0.5, 65536, 65536);

@@ -42,16 +42,16 @@ TEST(KlDivergence, OfEqualRowsIsNothing) {
 
 TEST(KeptDivergence, ComparesEachRowWithItsOwn) {
   KeptLogits kept = {.vocab_size = 2, .rows = {}};
-  KeptDivergence first(kept);
+  KeptDivergence first(kept, /*is_first=*/true);
   first.Add(std::vector<float>{0.0f, 1.0f});
   first.Add(std::vector<float>{});
   first.Add(std::vector<float>{0.0f, 2.0f, 0.0f, 3.0f});
   EXPECT_THAT(first.rows(), IsEmpty());
-  KeptDivergence same(kept);
+  KeptDivergence same(kept, /*is_first=*/false);
   same.Add(std::vector<float>{0.0f, 1.0f, 0.0f, 2.0f});
   same.Add(std::vector<float>{0.0f, 3.0f});
   EXPECT_THAT(same.rows(), ElementsAre(0.0f, 0.0f, 0.0f));
-  KeptDivergence other(kept);
+  KeptDivergence other(kept, /*is_first=*/false);
   other.Add(std::vector<float>{0.0f, 1.0f, 1.0f, 0.0f});
   const auto expected = static_cast<float>(
       KlDivergence(std::vector<float>{0.0f, 2.0f}, std::vector<float>{1.0f, 0.0f}));
