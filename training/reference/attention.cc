@@ -12,8 +12,7 @@ namespace eta::training::reference {
 namespace {
 
 // Whether query `t` of a head of `kv_head` attends to key `s` <= t.
-bool Reads(const AttentionForwardParams& params, int32_t b, int32_t kv_head, int32_t t,
-             int32_t s) {
+bool Reads(const AttentionForwardParams& params, int32_t b, int32_t kv_head, int32_t t, int32_t s) {
   const KeySelection& keys = params.keys;
   if (keys.window != 0 && s <= t - keys.window) return false;
   if (keys.blocks == nullptr) return true;
