@@ -33,6 +33,7 @@ struct Tensor {
 
  private:
   void* At(int64_t element) const {
+    if (empty()) return nullptr;  // a part of none is none
     return static_cast<std::byte*>(data) + element * static_cast<int64_t>(SizeOf(dtype));
   }
 };

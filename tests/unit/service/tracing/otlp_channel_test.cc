@@ -84,7 +84,7 @@ TEST(OtlpChannel, BringsABatchAndTheAnswerToIt) {
 TEST(OtlpChannel, FindsACollectorThatComesLater) {
   const int port = testing::FreePort();
   ServerOptions options;
-  options.otlp_endpoint = absl::StrCat("http://localhost:", port);
+  options.otlp_endpoint = absl::StrCat("http://127.0.0.1:", port);
   OtlpChannel channel(options);
   EXPECT_EQ(channel.Send(OneSpan(), Clock::now() + seconds(20)).kind, Outcome::kTryAgain);
   testing::SpanRecorder recorder(port);
