@@ -5,12 +5,11 @@
 #include "engine/base/status_macros.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "service/connections/handed_connections.h"
 #include "service/health/without_reflection.h"
 
 namespace eta {
 namespace {
-
-using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr int kMaxMessageBytes = 4096;
 constexpr int kMaxMetadataBytes = 4096;
@@ -36,10 +35,7 @@ absl::Status HealthListener::Start() {
   builder.SetOption(std::make_unique<WithoutReflection>());
   // gRPC starts no server without a service of the application's.
   builder.RegisterCallbackGenericService(&others_);
-  const std::shared_ptr<Connections> connections =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials());
+  const auto hand = HandedConnections(builder, grpc::InsecureServerCredentials());
   if (absl::Status status = acceptor_.Listen(); !status.ok()) {
     return absl::UnavailableError(
         "--health_listen: cannot listen there; is the address of this "
@@ -48,12 +44,9 @@ absl::Status HealthListener::Start() {
   RETURN_IF_ERROR(relay_.Start());
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server of health does not start");
-  acceptor_.Begin([this, connections](int fd) {
+  acceptor_.Begin([this, hand](int fd) {
     Descriptor end = relay_.Add(Descriptor(fd));
-    if (!end.valid()) return;
-    Connections::NewConnectionParameters connection;
-    connection.fd = end.Release();
-    connections->HandleNewConnection(&connection);
+    if (end.valid()) hand(end.Release());
   });
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "kernels/system/failpoint.h"
+#include "service/connections/handed_connections.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/identity.h"
 #include "service/identity/tls_credentials.h"
@@ -21,8 +22,6 @@
 
 namespace eta {
 namespace {
-
-using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
 constexpr std::chrono::milliseconds kFlushGrace{1000};  // for what waits to be sent after the drain
 constexpr std::chrono::milliseconds kNoGrace{0};
@@ -131,16 +130,10 @@ absl::Status Server::StartGrpc() {
   builder.RegisterService(&service_);
   builder.RegisterService(&profile_service_);
   builder.RegisterService(&admin_service_);
-  const std::shared_ptr<Connections> connections =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
+  auto hand = HandedConnections(builder, credentials_);
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server does not start");
-  acceptor_.Begin([connections](int fd) {
-    Connections::NewConnectionParameters connection;
-    connection.fd = fd;
-    connections->HandleNewConnection(&connection);
-  });
+  acceptor_.Begin(std::move(hand));
   return absl::OkStatus();
 }
 

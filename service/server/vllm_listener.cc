@@ -1,17 +1,17 @@
 #include "service/server/vllm_listener.h"
 
 #include <chrono>
+#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "grpcpp/server_builder.h"
+#include "service/connections/handed_connections.h"
 #include "service/health/without_reflection.h"
 #include "service/identity/identity.h"
 #include "service/server/transport.h"
 
 namespace eta {
 namespace {
-
-using GatewayConnections = grpc::experimental::ExternalConnectionAcceptor;
 
 Acceptor::Options OptionsAt(const std::string& address, const ServerOptions& options) {
   Acceptor::Options at = AcceptorOptions(options);
@@ -53,20 +53,14 @@ absl::Status VllmListener::Start(std::shared_ptr<grpc::ServerCredentials> creden
   ConfigureTransport(service_.options, service_.engine.limits(), /*has_store=*/false, builder);
   builder.SetOption(std::make_unique<WithoutReflection>());
   builder.RegisterService(&vllm_);
-  const std::shared_ptr<GatewayConnections> connections =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  auto hand = HandedConnections(builder, std::move(credentials));
   if (!acceptor_.Listen().ok()) {
     return absl::UnavailableError(
         "--vllm_listen: cannot listen there; is the address of this host, and free?");
   }
   server_ = builder.BuildAndStart();
   if (!server_) return absl::UnavailableError("the gRPC server for gateways does not start");
-  acceptor_.Begin([connections](int fd) {
-    GatewayConnections::NewConnectionParameters connection;
-    connection.fd = fd;
-    connections->HandleNewConnection(&connection);
-  });
+  acceptor_.Begin(std::move(hand));
   return absl::OkStatus();
 }
 
