@@ -73,9 +73,11 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
   return caller;
 }
 
-absl::Status CheckStillAdmitted(const Shown& shown, const ServiceContext& service, Roles needed) {
-  ASSIGN_OR_RETURN(const auto caller, CallerOf(shown, service));
-  return CheckRoles(caller, needed);
+absl::StatusOr<Caller> StillAdmitted(const Shown& shown, const ServiceContext& service,
+                                     Roles needed) {
+  ASSIGN_OR_RETURN(auto caller, CallerOf(shown, service));
+  RETURN_IF_ERROR(CheckRoles(caller, needed));
+  return caller;
 }
 
 absl::Status TokenizerCallsFull() {

@@ -41,9 +41,10 @@ absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, const Servi
                              Roles needed, CallRecord& record,
                              Admission admission = Admission::kWhileOpen);
 
-// Of a call that lasts: whether whoever showed that when it began may still have it. As Identify
-// and CheckRoles.
-absl::Status CheckStillAdmitted(const Shown& shown, const ServiceContext& service, Roles needed);
+// Of a call that lasts: who showed that when it began, if they may still have it. As Identify and
+// CheckRoles.
+absl::StatusOr<Caller> StillAdmitted(const Shown& shown, const ServiceContext& service,
+                                     Roles needed);
 
 // Whose task of the call's waits for a thread.
 TaskOwner OwnerOf(const Caller& caller);

@@ -92,6 +92,8 @@ class StreamReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Of a call that gRPC has cancelled: whether its deadline had passed when the cancel came,
   // however late this is asked.
   bool EndsForDeadline();
+  // Likewise: how a call ends that lasts until somebody ends it.
+  absl::Status WhyCancelled();
 
  private:
   enum class Cancelled : uint8_t { kNot, kEarly, kForDeadline };
@@ -233,6 +235,13 @@ bool StreamReactor<Response>::EndsForDeadline() {
   const auto now = CancelledForDeadline(*context_) ? Cancelled::kForDeadline : Cancelled::kEarly;
   if (cancelled_.compare_exchange_strong(known, now)) known = now;
   return known == Cancelled::kForDeadline;
+}
+
+template <typename Response>
+absl::Status StreamReactor<Response>::WhyCancelled() {
+  if (!EndsForDeadline()) return absl::CancelledError("the client cancelled the call, or left");
+  return MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
+                   {.reason = "DEADLINE_DECODING"});
 }
 
 template <typename Response>

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "service/calls/admission.h"
 #include "service/calls/call_identity.h"
@@ -52,8 +51,7 @@ absl::Status WatchStatsReactor::MakeQuery(const Caller& caller) {
 }
 
 absl::Status WatchStatsReactor::CheckStillAllowed() {
-  ASSIGN_OR_RETURN(const auto caller, service_.identity.Of(shown_.Get()));
-  RETURN_IF_ERROR(CheckRoles(caller, kStatsRoles));
+  ASSIGN_OR_RETURN(const auto caller, StillAdmitted(shown_.Get(), service_, kStatsRoles));
   return MakeQuery(caller);
 }
 
@@ -72,11 +70,7 @@ void WatchStatsReactor::OnEnd(const absl::Status& status) {
 void WatchStatsReactor::OnCancel() {
   StreamReactor::OnCancel();
   watchers_.Remove(this);
-  if (!EndsForDeadline()) {
-    return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
-  }
-  EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
-                    {.reason = "DEADLINE_DECODING"}));
+  EndOnce(WhyCancelled());
 }
 
 void WatchStatsReactor::EndOnce(const absl::Status& status) {

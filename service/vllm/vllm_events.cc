@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "service/calls/admission.h"
 #include "service/calls/call_identity.h"
@@ -110,7 +109,7 @@ void VllmEvents::Pull() {
 absl::Status VllmEvents::PullSome() {
   const MutexLock lock(mutex_);
   if (subscription_ == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckStillAdmitted(shown_.Get(), service_, {Role::kRoute}));
+  RETURN_IF_ERROR(StillAdmitted(shown_.Get(), service_, {Role::kRoute}).status());
   while (!Full()) {
     ASSIGN_OR_RETURN(const KvEventBatchPtr batch, subscription_->Next());
     if (batch == nullptr) break;
@@ -128,11 +127,7 @@ void VllmEvents::OnWriteDone(bool ok) {
 
 void VllmEvents::OnCancel() {
   StreamReactor::OnCancel();
-  if (!EndsForDeadline()) {
-    return EndOnce(absl::CancelledError("the client cancelled the call, or left"));
-  }
-  EndOnce(MakeError(absl::StatusCode::kDeadlineExceeded, "the deadline passed",
-                    {.reason = "DEADLINE_DECODING"}));
+  EndOnce(WhyCancelled());
 }
 
 void VllmEvents::EndOnce(const absl::Status& status) {
