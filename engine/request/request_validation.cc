@@ -201,9 +201,12 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
 
 }  // namespace
 
+bool IsPrintable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
 bool IsRequestId(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+  return !id.empty() && id.size() <= kMaxRequestIdBytes && IsPrintable(id);
 }
 
 absl::Status CheckRequestId(const std::string& field, std::string_view id) {

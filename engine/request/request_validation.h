@@ -47,6 +47,9 @@ absl::Status NoTextError();
 // the engine does not read: a prompt as text, stop strings, or an answer without token ids.
 absl::Status RequireIdsOnly(const Request& request);
 
+// ASCII without spaces and control characters: what may stand in headers and logs.
+bool IsPrintable(std::string_view text);
+
 // The one rule for ids of requests, and InvalidField for one that breaks it.
 bool IsRequestId(std::string_view id);
 absl::Status CheckRequestId(const std::string& field, std::string_view id);

@@ -1,11 +1,10 @@
 // lint: untrusted-input, fuzz-covered
 #include "service/options/vllm_listen.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "calibration/profiles/profile_store.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -18,8 +17,7 @@ absl::Status BadListen(const std::string& why) {
 }
 
 bool IsModelName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxModelNameBytes &&
-         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
+  return !name.empty() && name.size() <= kMaxModelNameBytes && IsPrintable(name);
 }
 
 }  // namespace

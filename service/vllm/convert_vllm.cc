@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -29,9 +30,7 @@ absl::Status RefuseVllm(const std::string& field, const std::string& what) {
 }
 
 absl::Status CheckVllmId(const std::string& id) {
-  const bool visible =
-      std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
-  if (visible && id.size() <= kMaxVllmIdBytes) return absl::OkStatus();
+  if (IsPrintable(id) && id.size() <= kMaxVllmIdBytes) return absl::OkStatus();
   return InvalidField("request_id",
                       absl::StrCat("must be at most ", kMaxVllmIdBytes,
                                    " visible ASCII characters, since it stands in logs"));
