@@ -50,7 +50,6 @@ absl::StatusOr<IndexCost> CostOf(const TensorSource& model, const ModelConfig& c
   for (const AttentionMode mode : {AttentionMode::kFull, AttentionMode::kDynamic}) {
     attentions.push_back({ResolveAttention({.mode = mode}, config)});
     attentions.back().geometry = geometry;
-    attentions.back().options.relative = mode == AttentionMode::kDynamic && !config.has_predictor;
   }
   const int32_t prefill = (context - 1) / 2;
   const double share = std::min(1.0, kComparedRows / (context - 1 - prefill));
