@@ -37,8 +37,8 @@ std::string QualityAsTrained(const ModelCard& card) {
   const HeldOutResult& measured = *card.measured;
   std::string text = absl::StrFormat(
       "%s\n\nPerplexity per token, in windows of %d tokens, by training's own forward pass, with "
-      "the "
-      "attention that the model was trained with. The first %d of a window are not scored.\n\n"
+      "the attention that the model was trained with. The first %d of a window are not "
+      "scored.\n\n"
       "| text | perplexity |\n|---|---|\n",
       Source(card), card.context, card.prefill);
   for (const HeldOutScore& score : measured.texts) text += Row(score, nullptr, /*sparse=*/false);
@@ -52,8 +52,7 @@ std::string QualityAsTrained(const ModelCard& card) {
         &text,
         "\nOf the keys and values of full attention a row reads %.3f, a mean over the scored rows, "
         "and its caches hold %.3f after the last one: compressed ones, those of selected blocks "
-        "and "
-        "those of the window, each with keys and values of its own.\n",
+        "and those of the window, each with keys and values of its own.\n",
         measured.caches->reads, measured.caches->holds);
   }
   return text;
