@@ -55,6 +55,8 @@ struct ShadowParams;
 struct CalibrationParams;
 struct SampleParams;
 
+struct GgmlLayout;  // kernels/weights/ggml_type.h
+
 // Memory of a backend, freed on destruction. It is aligned for any op; its contents are undefined.
 class Buffer {
  public:
@@ -93,9 +95,10 @@ class Matrix {
 // A matrix of the checkpoint in host memory, row-major.
 struct HostMatrix {
   const void* data = nullptr;
-  DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
+  DType dtype = DType::kFloat32;  // float32, float16 or bfloat16; of blocks: what they unpack to
   int64_t rows = 0;
   int64_t cols = 0;
+  const GgmlLayout* blocks = nullptr;  // set: each row is a whole number of such blocks
 };
 
 // The record of one full block and KV head, unpacked: for tests, inspection and evaluation.

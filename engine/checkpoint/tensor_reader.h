@@ -3,13 +3,22 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/safetensors_header.h"
+#include "kernels/weights/ggml_type.h"
 
 namespace eta {
+
+// A tensor as its file keeps it.
+struct StoredTensor {
+  std::vector<std::byte> bytes;      // row-major, little-endian
+  std::optional<GgmlLayout> blocks;  // set: rows of quantised blocks
+};
 
 // Const methods are thread-safe.
 class TensorReader {
@@ -20,6 +29,12 @@ class TensorReader {
   virtual const std::map<std::string, TensorInfo>& tensors() const = 0;
   // Data of one tensor, row-major, little-endian. NOT_FOUND for an unknown name.
   virtual absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const = 0;
+  // The same without unpacking blocks.
+  virtual absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const {
+    auto bytes = Read(name);
+    if (!bytes.ok()) return bytes.status();
+    return StoredTensor{*std::move(bytes), std::nullopt};
+  }
 
  protected:
   TensorReader() = default;

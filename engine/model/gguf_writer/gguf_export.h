@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/gguf/ggml_type.h"
+#include "kernels/weights/ggml_type.h"
 
 namespace eta {
 

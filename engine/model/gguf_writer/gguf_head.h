@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/checkpoint/gguf/ggml_type.h"
+#include "kernels/weights/ggml_type.h"
 
 namespace eta {
 

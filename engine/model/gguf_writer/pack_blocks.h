@@ -1,4 +1,4 @@
-// Numbers as ggml stores them: the inverse of UnpackBlocks (engine/checkpoint/gguf/ggml_type.h).
+// Numbers as ggml stores them: the inverse of UnpackBlocks (kernels/weights/ggml_type.h).
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/checkpoint/gguf/ggml_type.h"
+#include "kernels/weights/ggml_type.h"
 
 namespace eta {
 

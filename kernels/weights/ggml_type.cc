@@ -1,5 +1,5 @@
 // lint: fuzz-covered
-#include "engine/checkpoint/gguf/ggml_type.h"
+#include "kernels/weights/ggml_type.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "engine/checkpoint/gguf/ggml_type.h"
+#include "kernels/weights/ggml_type.h"
 
 #include <cstring>
 
