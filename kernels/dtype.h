@@ -20,14 +20,21 @@ enum class DType : uint8_t {
   kFloat8E4M3  // for the KV cache only, with scales: quantize.h
 };
 
-// How a weight matrix is kept. kNative: as in the checkpoint, in float32, float16 or bfloat16; on
-// cuda in the type of products. kInt8: 8-bit integers with one scale per output channel (half the
-// bytes of 16 bits, a small loss of precision).
-enum class WeightFormat : uint8_t { kNative, kInt8 };
+// How a weight matrix is kept. kNative: as in the checkpoint, in float32, float16, bfloat16 or
+// blocks of 4 to 8 bits; on cuda in the type of products. kInt8, kInt4: in blocks of so many bits,
+// made at load of what has more (eta-semantics.md, "Packed weights").
+enum class WeightFormat : uint8_t { kNative, kInt8, kInt4 };
 
-// "native" or "int8", as flags and answers have them.
+// "native", "int8" or "int4", as flags and answers have them.
 constexpr std::string_view Name(WeightFormat format) {
-  return format == WeightFormat::kInt8 ? "int8" : "native";
+  switch (format) {
+    case WeightFormat::kInt8:
+      return "int8";
+    case WeightFormat::kInt4:
+      return "int4";
+    default:
+      return "native";
+  }
 }
 
 // Bytes per element.

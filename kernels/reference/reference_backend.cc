@@ -55,15 +55,8 @@ class ReferenceBackend final : public Backend {
 
   absl::StatusOr<std::unique_ptr<Matrix>> Pack(std::span<const HostMatrix> parts,
                                                WeightFormat format) override {
-    for (const HostMatrix& part : parts) {
-      if (part.cols != parts.front().cols) {
-        return absl::InvalidArgumentError("parts: stacked matrices must have equal cols");
-      }
-      if (part.dtype != DType::kFloat32 && part.dtype != DType::kFloat16 &&
-          part.dtype != DType::kBFloat16) {
-        return absl::InvalidArgumentError("dtype: a weight is float32, float16 or bfloat16");
-      }
-    }
+    const absl::Status fits = CheckParts(parts);
+    if (!fits.ok()) return fits;
     return PackMatrix(parts, format);
   }
 

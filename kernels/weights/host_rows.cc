@@ -1,0 +1,68 @@
+#include "kernels/weights/host_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/weights/integer_groups.h"
+#include "kernels/weights/pack_groups.h"
+
+namespace eta {
+namespace {
+
+bool IsPacked(const HostMatrix& matrix) {
+  return matrix.blocks != nullptr && IsPacked(matrix.blocks->type);
+}
+
+std::span<const std::byte> StoredBlocks(const HostMatrix& matrix, int64_t row) {
+  const size_t bytes = BlockRowBytes(*matrix.blocks, matrix.cols);
+  return {static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(row) * bytes, bytes};
+}
+
+}  // namespace
+
+const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
+  static const GgmlLayout eight = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ8_0));
+  static const GgmlLayout four = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ4_1));
+  if (format == WeightFormat::kNative) return IsPacked(matrix) ? matrix.blocks : nullptr;
+  const GgmlLayout* made = format == WeightFormat::kInt4 ? &four : &eight;
+  const bool stays =
+      IsPacked(matrix) && FormOf(matrix.blocks->type).bits <= FormOf(made->type).bits;
+  return stays ? matrix.blocks : made;
+}
+
+size_t BlockRowBytes(const GgmlLayout& layout, int64_t cols) {
+  const size_t elements = layout.block_elements;
+  return (static_cast<size_t>(cols) + elements - 1) / elements * layout.block_bytes;
+}
+
+void ReadFloats(const HostMatrix& matrix, int64_t row, std::span<float> out) {
+  if (IsPacked(matrix)) {
+    UnpackBlocks(*matrix.blocks, StoredBlocks(matrix, row), std::as_writable_bytes(out));
+    return;
+  }
+  for (int64_t k = 0; k < matrix.cols; ++k) {
+    out[static_cast<size_t>(k)] = LoadElement(matrix.dtype, matrix.data, row * matrix.cols + k);
+  }
+}
+
+void ReadBlocks(const HostMatrix& matrix, int64_t row, const GgmlLayout& layout,
+                std::span<std::byte> out) {
+  if (IsPacked(matrix) && matrix.blocks->type == layout.type) {
+    const std::span<const std::byte> stored = StoredBlocks(matrix, row);
+    std::memcpy(out.data(), stored.data(), stored.size());
+    return;
+  }
+  thread_local std::vector<float> values;
+  values.resize(static_cast<size_t>(matrix.cols));
+  ReadFloats(matrix, row, values);
+  const auto pack = layout.type == GgmlType::kQ4_1 ? PackQ4_1 : PackQ8_0;
+  for (std::span<const float> rest(values); !rest.empty();) {
+    const auto group = rest.first(std::min<size_t>(kGroupNumbers, rest.size()));
+    pack(group, out.data());
+    rest = rest.subspan(group.size());
+    out = out.subspan(layout.block_bytes);
+  }
+}
+
+}  // namespace eta

@@ -1,0 +1,21 @@
+// Floats as blocks of 32 integers: what a folder of 16 bits becomes at load, and what GGUF files
+// are written with.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace eta {
+
+// Packs 1 to 32 numbers into one block; zeros stand for the rest. False: a number is not finite, or
+// a scale is beyond float16. Then the block's scale is NaN, and so is every product with it.
+//
+// Q8_0 as ggml's own conversion makes it: the scale is the greatest magnitude over 127, as float16,
+// and each number is divided by that scale before the scale is rounded; half-way cases away from
+// zero.
+bool PackQ8_0(std::span<const float> values, std::byte* block);
+// Q4_1: of a few scales with their best minimums the pair, as float16, with the least squared
+// error.
+bool PackQ4_1(std::span<const float> values, std::byte* block);
+
+}  // namespace eta

@@ -1,0 +1,69 @@
+#include "tests/testing/kernels/random_blocks.h"
+
+#include <cstring>
+
+#include "kernels/weights/host_rows.h"
+#include "kernels/weights/integer_groups.h"
+
+namespace eta::testing {
+namespace {
+
+// Where the float16 numbers of a block begin.
+std::vector<size_t> Halves(GgmlType type) {
+  switch (type) {
+    case GgmlType::kQ4_1:
+    case GgmlType::kQ5_1:
+    case GgmlType::kQ4_K:
+    case GgmlType::kQ5_K:
+      return {0, 2};
+    case GgmlType::kQ6_K:
+      return {208};
+    default:
+      return {0};
+  }
+}
+
+}  // namespace
+
+const std::vector<GgmlLayout>& PackedLayouts() {
+  static const auto& layouts = *new std::vector<GgmlLayout>([] {
+    std::vector<GgmlLayout> packed;
+    for (uint32_t type = 0; type < 64; ++type) {
+      const auto layout = FindGgmlLayout(type);
+      if (layout && IsPacked(layout->type)) packed.push_back(*layout);
+    }
+    return packed;
+  }());
+  return layouts;
+}
+
+std::vector<std::byte> RandomBlocks(Random& random, const GgmlLayout& layout, size_t count) {
+  std::vector<std::byte> blocks(count * layout.block_bytes);
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(Uniform(random, 0, 255));
+  for (size_t i = 0; i < count; ++i) {
+    for (const size_t at : Halves(layout.type)) {
+      const double magnitude = UniformReal(random, 0.2, 2.0) / 64.0;
+      const uint16_t half =
+          FloatToHalf(static_cast<float>(Often(random, 3) ? -magnitude : magnitude));
+      std::memcpy(&blocks[i * layout.block_bytes + at], &half, sizeof(half));
+    }
+  }
+  return blocks;
+}
+
+HostMatrix RandomPackedMatrix(Random& random, const GgmlLayout& layout, int64_t rows, int64_t cols,
+                              std::vector<std::byte>& storage) {
+  const auto count = static_cast<size_t>(rows * cols) / layout.block_elements;
+  storage = RandomBlocks(random, layout, count);
+  return {storage.data(), DType::kFloat32, rows, cols, &layout};
+}
+
+HostTensor Unpacked(const HostMatrix& matrix) {
+  HostTensor numbers(matrix.rows, matrix.cols);
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    ReadFloats(matrix, r, {numbers.row(r), static_cast<size_t>(matrix.cols)});
+  }
+  return numbers;
+}
+
+}  // namespace eta::testing

@@ -1,0 +1,144 @@
+#include "kernels/weights/pack_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/weights/host_rows.h"
+#include "kernels/weights/integer_groups.h"
+#include "tests/testing/kernels/random_blocks.h"
+
+namespace eta {
+namespace {
+
+using testing::HostTensor;
+using testing::Random;
+
+GgmlLayout LayoutOf(GgmlType type) {
+  return *FindGgmlLayout(static_cast<uint32_t>(type));
+}
+
+using Pack = bool (*)(std::span<const float>, std::byte*);
+
+std::vector<float> Repacked(GgmlType type, Pack pack, std::span<const float> values, bool fits) {
+  const GgmlLayout layout = LayoutOf(type);
+  std::vector<std::byte> block(layout.block_bytes);
+  EXPECT_EQ(pack(values, block.data()), fits);
+  std::vector<float> numbers(layout.block_elements);
+  UnpackBlocks(layout, block, std::as_writable_bytes(std::span(numbers)));
+  return numbers;
+}
+
+double SquaredError(std::span<const float> values, std::span<const float> numbers) {
+  double error = 0.0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    error += (double{values[i]} - numbers[i]) * (double{values[i]} - numbers[i]);
+  }
+  return error;
+}
+
+TEST(PackQ4, IsNoWorseThanALineThroughBothEnds) {
+  Random random(5);
+  double ours = 0.0;
+  double plain = 0.0;
+  for (int i = 0; i < 300; ++i) {
+    const auto values = testing::Normal(random, 1, 32, 0.05f).data;
+    const double error = SquaredError(values, Repacked(GgmlType::kQ4_1, PackQ4_1, values, true));
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    const float scale = HalfToFloat(FloatToHalf((*most - *least) / 15.0f));
+    const float low = HalfToFloat(FloatToHalf(*least));
+    std::vector<float> on_line(32);
+    for (size_t k = 0; k < 32; ++k) {
+      on_line[k] = std::clamp(std::round((values[k] - low) / scale), 0.0f, 15.0f) * scale + low;
+    }
+    const double simple = SquaredError(values, on_line);
+    EXPECT_LE(error, simple * 1.0001 + 1e-12);
+    ours += error;
+    plain += simple;
+  }
+  EXPECT_LT(ours, 0.92 * plain);
+}
+
+TEST(PackQ4, ShortAndConstantGroups) {
+  for (const float value : {0.0f, -0.0f, 0.5f, -3.0f, std::numeric_limits<float>::denorm_min()}) {
+    for (const size_t count : {1, 5, 32}) {
+      const auto numbers =
+          Repacked(GgmlType::kQ4_1, PackQ4_1, std::vector<float>(count, value), true);
+      for (size_t i = 0; i < count; ++i) EXPECT_NEAR(numbers[i], value, 1e-7f);
+    }
+  }
+  const std::vector<float> two = {1.0f, -1.0f};
+  const auto numbers = Repacked(GgmlType::kQ4_1, PackQ4_1, two, true);
+  EXPECT_NEAR(numbers[0], 1.0f, 1e-3f);
+  EXPECT_NEAR(numbers[1], -1.0f, 1e-3f);
+}
+
+TEST(PackGroups, WhatDoesNotFitBecomesNan) {
+  for (const float bad : {NAN, INFINITY, 3e9f}) {
+    std::vector<float> values(32, 1.0f);
+    values[7] = bad;
+    for (const float number : Repacked(GgmlType::kQ4_1, PackQ4_1, values, false)) {
+      EXPECT_TRUE(std::isnan(number));
+    }
+    for (const float number : Repacked(GgmlType::kQ8_0, PackQ8_0, values, false)) {
+      EXPECT_TRUE(std::isnan(number));
+    }
+  }
+}
+
+TEST(PackedLayout, KeepsBlocksOfNoMoreBits) {
+  const auto type = [](const HostMatrix& matrix, WeightFormat format) {
+    const GgmlLayout* layout = PackedLayout(matrix, format);
+    return layout == nullptr ? GgmlType::kF32 : layout->type;
+  };
+  const HostMatrix floats{nullptr, DType::kBFloat16, 1, 32};
+  EXPECT_EQ(type(floats, WeightFormat::kNative), GgmlType::kF32);
+  EXPECT_EQ(type(floats, WeightFormat::kInt8), GgmlType::kQ8_0);
+  EXPECT_EQ(type(floats, WeightFormat::kInt4), GgmlType::kQ4_1);
+  for (const GgmlLayout& layout : testing::PackedLayouts()) {
+    const HostMatrix blocks{nullptr, DType::kFloat32, 1, 256, &layout};
+    EXPECT_EQ(type(blocks, WeightFormat::kNative), layout.type);
+    EXPECT_EQ(type(blocks, WeightFormat::kInt8), layout.type);
+    EXPECT_EQ(type(blocks, WeightFormat::kInt4),
+              FormOf(layout.type).bits == 4 ? layout.type : GgmlType::kQ4_1);
+  }
+  const GgmlLayout half = LayoutOf(GgmlType::kF16);
+  EXPECT_EQ(type({nullptr, DType::kFloat16, 1, 32, &half}, WeightFormat::kNative), GgmlType::kF32);
+}
+
+TEST(HostRows, ARaggedRowIsFilledUpWithZeros) {
+  Random random(6);
+  const HostTensor values = testing::Normal(random, 3, 45);
+  std::vector<std::byte> storage;
+  const HostMatrix matrix = testing::ToHostMatrix(values, DType::kBFloat16, storage);
+  const GgmlLayout layout = LayoutOf(GgmlType::kQ8_0);
+  std::vector<std::byte> blocks(BlockRowBytes(layout, 45));
+  ASSERT_EQ(blocks.size(), 2u * 34);
+  ReadBlocks(matrix, 2, layout, blocks);
+  std::array<float, 64> numbers;
+  UnpackBlocks(layout, blocks, std::as_writable_bytes(std::span(numbers)));
+  for (size_t i = 0; i < 64; ++i) {
+    EXPECT_NEAR(numbers[i], i < 45 ? values.row(2)[i] : 0.0f, 0.03f) << i;
+  }
+}
+
+TEST(HostRows, BlocksOfMoreBitsAreMadeAnew) {
+  Random random(7);
+  const GgmlLayout six = LayoutOf(GgmlType::kQ6_K);
+  std::vector<std::byte> storage;
+  const HostMatrix matrix = testing::RandomPackedMatrix(random, six, 2, 512, storage);
+  const GgmlLayout* four = PackedLayout(matrix, WeightFormat::kInt4);
+  std::vector<std::byte> blocks(BlockRowBytes(*four, 512));
+  ReadBlocks(matrix, 1, *four, blocks);
+  std::vector<float> numbers(512);
+  UnpackBlocks(*four, blocks, std::as_writable_bytes(std::span(numbers)));
+  const HostTensor exact = testing::Unpacked(matrix);
+  EXPECT_LT(testing::RelativeError(numbers.data(), exact.row(1), 512), 0.1);
+}
+
+}  // namespace
+}  // namespace eta
