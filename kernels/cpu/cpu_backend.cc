@@ -73,7 +73,7 @@ class CpuBackend final : public Backend {
     const absl::Status fits = CheckParts(parts);
     if (!fits.ok()) return fits;
     try {
-      return PackMatrix(parts, format);
+      return PackMatrix(workers_, parts, format);
     } catch (const std::bad_alloc&) {
       return absl::ResourceExhaustedError("parts: no memory for the packed matrix");
     }

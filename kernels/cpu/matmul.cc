@@ -8,6 +8,7 @@
 // element is the same sum in the same order (gemm_tile-inl.h), so the bits agree.
 //
 // With AMX the prefill rows of a step go to prefill/amx_matmul.cc instead, however many they are.
+// Weights in blocks: packed/packed_matmul.cc.
 
 #include "kernels/cpu/matmul.h"
 
@@ -207,8 +208,6 @@ void FewRowsPanels(const RowBlocks& blocks, const PackedMatrix& weight, const Ou
           return FewRowsTile<kRows, Storage::kFloat16>(blocks, block, weight, output, begin, end);
         case Storage::kBFloat16:
           return FewRowsTile<kRows, Storage::kBFloat16>(blocks, block, weight, output, begin, end);
-        case Storage::kInt8:
-          return FewRowsTile<kRows, Storage::kInt8>(blocks, block, weight, output, begin, end);
       }
     });
   }
@@ -239,10 +238,8 @@ const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
   float* wide = scratch.Reserve<float>(depth * kPanelWidth);
   if (storage == Storage::kFloat16) {
     Widen<Storage::kFloat16>(from, depth, wide);
-  } else if (storage == Storage::kBFloat16) {
-    Widen<Storage::kBFloat16>(from, depth, wide);
   } else {
-    Widen<Storage::kInt8>(from, depth, wide);
+    Widen<Storage::kBFloat16>(from, depth, wide);
   }
   return wide;
 }
@@ -297,7 +294,7 @@ void MatMulOnTarget(const Context& context, const MatMulParams& params) {
     PackBlock(params.x, blocks.row(block), blocks.rows(block),
               packed + static_cast<size_t>(blocks.row(block)) * depth);
   });
-  const Output output{params.out, weight.scales(), params.accumulate};
+  const Output output{params.out, params.accumulate};
   if (rows <= kFewRows) {
     MultiplyFewRows(context, blocks, weight, output);
   } else {
@@ -323,9 +320,7 @@ MatMulParams SomeRows(MatMulParams params, int64_t begin, int64_t count) {
   return params;
 }
 
-}  // namespace
-
-void MatMul(const Context& context, const MatMulParams& params) {
+void FloatMatMul(const Context& context, const MatMulParams& params) {
   if (!context.amx || !params.rows_of_step) {
     HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, params);
     return;
@@ -345,8 +340,21 @@ void MatMul(const Context& context, const MatMulParams& params) {
   }
 }
 
+}  // namespace
+
+void MatMul(const Context& context, const MatMulParams& params) {
+  const auto& weight = static_cast<const StackedMatrix&>(*params.weight);
+  PackedMatMul(context, params.x, weight.packed_parts(), params.out, params.accumulate);
+  for (const StackedMatrix::FloatPart& part : weight.float_parts()) {
+    MatMulParams floats = params;
+    floats.weight = part.weight.get();
+    floats.out = params.out.Columns(part.first, part.weight->rows());
+    FloatMatMul(context, floats);
+  }
+}
+
 void Embed(const Context& context, const EmbedParams& params) {
-  const auto& table = static_cast<const PackedMatrix&>(*params.table);
+  const auto& table = static_cast<const StackedMatrix&>(*params.table);
   constexpr int64_t kRowsPerTask = 16;
   const int64_t rows = context.batch.num_rows();
   context.workers.Run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {

@@ -14,7 +14,9 @@
 
 namespace eta::cpu {
 
-std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightFormat format);
+// REQUIRES: CheckParts(). Throws std::bad_alloc.
+std::unique_ptr<Matrix> PackMatrix(Workers& workers, std::span<const HostMatrix> parts,
+                                   WeightFormat format);
 
 void Embed(const Context& context, const EmbedParams& params);                  // matmul.cc
 void RmsNorm(const Context& context, const RmsNormParams& params);              // pointwise.cc

@@ -1,13 +1,12 @@
 // Packs a checkpoint's matrices into panels, and reads single rows back.
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <new>
 #include <vector>
 
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/weights/host_rows.h"
 
 namespace eta::cpu {
 namespace {
@@ -25,8 +24,7 @@ int64_t Slot(Storage storage, int64_t c) {
   return c < kHalf ? 2 * c : 2 * (c - kHalf) + 1;
 }
 
-Storage ChooseStorage(std::span<const HostMatrix> parts, WeightFormat format) {
-  if (format == WeightFormat::kInt8) return Storage::kInt8;
+Storage ChooseStorage(std::span<const HostMatrix> parts) {
   const auto all = [&](DType dtype) {
     return std::all_of(parts.begin(), parts.end(),
                        [=](const HostMatrix& part) { return part.dtype == dtype; });
@@ -35,48 +33,59 @@ Storage ChooseStorage(std::span<const HostMatrix> parts, WeightFormat format) {
   return all(DType::kFloat16) ? Storage::kFloat16 : Storage::kFloat32;
 }
 
-void PackInt8(std::span<const float> channel, int8_t* to, float& scale) {
-  float largest = 0.0f;
-  bool finite = true;
-  for (const float w : channel) {
-    finite = finite && std::isfinite(w);
-    largest = std::max(largest, std::abs(w));
-  }
-  if (!finite) {  // NaN or infinity stays visible: every output of the channel becomes NaN
-    scale = std::numeric_limits<float>::quiet_NaN();
-    return;
-  }
-  scale = largest / 127.0f;
-  if (!std::isnormal(scale)) {
-    scale = 0.0f;
-    return;
-  }
-  for (size_t k = 0; k < channel.size(); ++k) {
-    to[k * kPanelCols] = static_cast<int8_t>(std::nearbyint(channel[k] / scale));
-  }
-}
-
-void PackRow(const HostMatrix& part, int64_t from, int64_t row, PackedMatrix& matrix,
-             std::vector<float>& channel) {
+void PackRow(const HostMatrix& part, int64_t from, int64_t row, PackedMatrix& matrix) {
   const Storage storage = matrix.storage();
   const int64_t cols = part.cols;
   std::byte* to = matrix.panel(row / kPanelCols) +
                   static_cast<size_t>(Slot(storage, row % kPanelCols)) * StorageBytes(storage);
-  if (storage == Storage::kFloat16 || storage == Storage::kBFloat16) {
+  if (storage != Storage::kFloat32) {
     const uint16_t* source = static_cast<const uint16_t*>(part.data) + from * cols;
     auto* out = reinterpret_cast<uint16_t*>(to);
     for (int64_t k = 0; k < cols; ++k) out[k * kPanelCols] = source[k];
     return;
   }
-  for (int64_t k = 0; k < cols; ++k) {
-    channel[static_cast<size_t>(k)] = LoadElement(part.dtype, part.data, from * cols + k);
-  }
-  if (storage == Storage::kInt8) {
-    PackInt8(channel, reinterpret_cast<int8_t*>(to), matrix.scales()[row]);
-    return;
-  }
   auto* out = reinterpret_cast<float*>(to);
-  for (int64_t k = 0; k < cols; ++k) out[k * kPanelCols] = channel[static_cast<size_t>(k)];
+  for (int64_t k = 0; k < cols; ++k) {
+    out[k * kPanelCols] = LoadElement(part.dtype, part.data, from * cols + k);
+  }
+}
+
+int64_t SumOfRows(std::span<const HostMatrix> parts) {
+  int64_t rows = 0;
+  for (const HostMatrix& part : parts) rows += part.rows;
+  return rows;
+}
+
+std::unique_ptr<PackedMatrix> PackFloats(std::span<const HostMatrix> parts) {
+  auto matrix =
+      std::make_unique<PackedMatrix>(SumOfRows(parts), parts.front().cols, ChooseStorage(parts));
+  int64_t row = 0;
+  for (const HostMatrix& part : parts) {
+    for (int64_t from = 0; from < part.rows; ++from) PackRow(part, from, row++, *matrix);
+  }
+  return matrix;
+}
+
+// To make 4 bits of floats takes longer than to read them, so all threads do.
+std::unique_ptr<BlockRows> PackBlocks(Workers& workers, std::span<const HostMatrix> parts,
+                                      const GgmlLayout& layout) {
+  auto rows = std::make_unique<BlockRows>(SumOfRows(parts), parts.front().cols, layout);
+  int64_t first = 0;
+  for (const HostMatrix& part : parts) {
+    workers.Run(part.rows, [&](int64_t row, int) {
+      thread_local std::vector<std::byte> blocks;
+      blocks.resize(BlockRowBytes(layout, part.cols));
+      ReadBlocks(part, row, layout, blocks);
+      rows->SetRow(first + row, blocks);
+    });
+    first += part.rows;
+  }
+  return rows;
+}
+
+// Whether two parts can be one.
+bool Alike(const GgmlLayout* a, const GgmlLayout* b) {
+  return a == nullptr || b == nullptr ? a == b : a->type == b->type;
 }
 
 }  // namespace
@@ -86,16 +95,7 @@ PackedMatrix::PackedMatrix(int64_t rows, int64_t cols, Storage storage)
       storage_(storage),
       num_panels_((rows + kPanelCols - 1) / kPanelCols),
       panel_bytes_(static_cast<size_t>(cols) * kPanelCols * StorageBytes(storage)),
-      data_(AllocateOrThrow(panel_bytes_ * static_cast<size_t>(num_panels_))) {
-  if (storage == Storage::kInt8) {
-    scales_ = std::make_unique<float[]>(static_cast<size_t>(num_panels_ * kPanelCols));
-  }
-}
-
-size_t PackedMatrix::bytes() const {
-  const size_t scales = scales_ ? static_cast<size_t>(num_panels_ * kPanelCols) * 4 : 0;
-  return panel_bytes_ * static_cast<size_t>(num_panels_) + scales;
-}
+      data_(AllocateOrThrow(panel_bytes_ * static_cast<size_t>(num_panels_))) {}
 
 void PackedMatrix::ReadRow(int64_t row, float* out) const {
   const std::byte* from =
@@ -112,27 +112,52 @@ void PackedMatrix::ReadRow(int64_t row, float* out) const {
       case Storage::kBFloat16:
         out[k] = BFloat16ToFloat(reinterpret_cast<const uint16_t*>(from)[k * kPanelCols]);
         break;
-      case Storage::kInt8:
-        out[k] = static_cast<float>(reinterpret_cast<const int8_t*>(from)[k * kPanelCols]) *
-                 scales_[static_cast<size_t>(row)];
-        break;
     }
   }
 }
 
-std::unique_ptr<Matrix> PackMatrix(std::span<const HostMatrix> parts, WeightFormat format) {
-  int64_t rows = 0;
-  for (const HostMatrix& part : parts) rows += part.rows;
-  const int64_t cols = parts.empty() ? 0 : parts.front().cols;
-  auto matrix = std::make_unique<PackedMatrix>(rows, cols, ChooseStorage(parts, format));
-  std::vector<float> channel(static_cast<size_t>(cols));
-  int64_t row = 0;
-  for (const HostMatrix& part : parts) {
-    for (int64_t from = 0; from < part.rows; ++from) {
-      PackRow(part, from, row++, *matrix, channel);
+StackedMatrix::StackedMatrix(Workers& workers, std::span<const HostMatrix> parts,
+                             WeightFormat format)
+    : Matrix(SumOfRows(parts), parts.front().cols) {
+  int64_t first = 0;
+  while (!parts.empty()) {
+    const GgmlLayout* layout = PackedLayout(parts.front(), format);
+    const auto other = std::find_if(parts.begin(), parts.end(), [&](const HostMatrix& part) {
+      return !Alike(PackedLayout(part, format), layout);
+    });
+    const auto alike = parts.first(static_cast<size_t>(other - parts.begin()));
+    if (layout == nullptr) {
+      float_parts_.push_back({PackFloats(alike), first});
+    } else {
+      blocks_.push_back(PackBlocks(workers, alike, *layout));
+      packed_parts_.push_back({blocks_.back().get(), first});
     }
+    first += SumOfRows(alike);
+    parts = parts.subspan(alike.size());
   }
-  return matrix;
+}
+
+size_t StackedMatrix::bytes() const {
+  size_t bytes = 0;
+  for (const FloatPart& part : float_parts_) bytes += part.weight->bytes();
+  for (const auto& rows : blocks_) bytes += rows->bytes();
+  return bytes;
+}
+
+void StackedMatrix::ReadRow(int64_t row, float* out) const {
+  for (const FloatPart& part : float_parts_) {
+    const int64_t own = row - part.first;
+    if (own >= 0 && own < part.weight->rows()) return part.weight->ReadRow(own, out);
+  }
+  for (const PackedPart& part : packed_parts_) {
+    const int64_t own = row - part.first;
+    if (own >= 0 && own < part.weight->rows()) return part.weight->ReadRow(own, out);
+  }
+}
+
+std::unique_ptr<Matrix> PackMatrix(Workers& workers, std::span<const HostMatrix> parts,
+                                   WeightFormat format) {
+  return std::make_unique<StackedMatrix>(workers, parts, format);
 }
 
 }  // namespace eta::cpu

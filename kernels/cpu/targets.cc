@@ -4,7 +4,7 @@
 #include "hwy/highway.h"
 
 #if HWY_ARCH_X86_64 && defined(__linux__) && (HWY_TARGETS & HWY_AVX3)
-#define ETA_AMX 1
+#define ETA_AVX512 1
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,13 +12,13 @@
 #include <cerrno>
 #include <cstring>
 #else
-#define ETA_AMX 0
+#define ETA_AVX512 0
 #endif
 
 namespace eta::cpu {
 namespace {
 
-#if ETA_AMX
+#if ETA_AVX512
 
 bool ProcessorHasAmx() {
   constexpr unsigned int kBFloat16 = 1u << 22;
@@ -40,7 +40,24 @@ std::string AskForTiles() {
   return absl::StrCat("the kernel gives no AMX tiles: ", std::strerror(errno));
 }
 
-#endif  // ETA_AMX
+bool ProcessorHasVnni() {
+  constexpr unsigned int kVnni = 1u << 11;
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kVnni) != 0;
+}
+
+#else
+
+bool ProcessorHasVnni() {
+  return false;
+}
+
+#endif  // ETA_AVX512
+
+bool vnni_forbidden = false;
 
 }  // namespace
 
@@ -55,13 +72,22 @@ void ForceTarget(int64_t target) {
 }
 
 std::string WhyNoAmx() {
-#if ETA_AMX
+#if ETA_AVX512
   if ((hwy::SupportedTargets() & HWY_AVX3) == 0) return "AMX is used beside AVX-512 only";
   static const std::string& why = *new std::string(AskForTiles());
   return why;
 #else
   return "this build has no AMX";
 #endif
+}
+
+bool HasVnni() {
+  static const bool has = ProcessorHasVnni();
+  return has && !vnni_forbidden;
+}
+
+void ForbidVnni(bool forbid) {
+  vnni_forbidden = forbid;
 }
 
 std::string TargetName(int64_t target) {

@@ -19,6 +19,12 @@ void ForceTarget(int64_t target);
 // kernel is asked for tiles once in the life of the process. May be called from any thread.
 std::string WhyNoAmx();
 
+// Whether products of bytes use VNNI, which AVX-512 alone does not have: the processor has it, and
+// no test forbade it.
+bool HasVnni();
+// For tests; as ForceTarget().
+void ForbidVnni(bool forbid);
+
 // "AVX3", "AVX2", "SSSE3", "NEON", ...
 std::string TargetName(int64_t target);
 

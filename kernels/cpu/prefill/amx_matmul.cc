@@ -1,6 +1,6 @@
 // AmxMatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate) on AMX
-// tiles, x as the sum of two bfloat16. Weights of bfloat16 and of 8 bits are bfloat16 exactly;
-// those of float16 exactly, and of float32 nearly, the sum of two.
+// tiles, x as the sum of two bfloat16. Weights of float16 exactly, and of float32 nearly, are the
+// sum of two; those in blocks are not multiplied here.
 //
 // Rows are split once, into tiles that all panels share. A task takes some panels of 32 channels
 // and a group of rows that shares L2 with them. It makes a panel's tiles in its thread's scratch,
@@ -241,8 +241,6 @@ void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output
       return MultiplyPart<Storage::kFloat16>(rows, weight, output, part);
     case Storage::kBFloat16:
       return MultiplyPart<Storage::kBFloat16>(rows, weight, output, part);
-    case Storage::kInt8:
-      return MultiplyPart<Storage::kInt8>(rows, weight, output, part);
   }
 }
 
@@ -266,7 +264,7 @@ void AmxMatMulOnTarget(const Context& context, const MatMulParams& params) {
     PackRows(params.x, begin, std::min(kPairRows, rows.num_rows - begin), rows.steps,
              tiles + static_cast<size_t>(pair) * rows.pair_bytes());
   });
-  const Output output{params.out, weight.scales(), params.accumulate};
+  const Output output{params.out, params.accumulate};
   const int64_t num_panels = weight.num_panels();
   const int num_threads = context.workers.num_threads();
   const int64_t pairs = PairsPerGroup(rows, num_panels, num_threads);

@@ -36,17 +36,11 @@ HWY_INLINE void LoadColumns(const std::byte* row, size_t lane, Floats& low, Floa
     const auto* from = reinterpret_cast<const uint16_t*>(row) + lane;
     low = LoadElements(Float16Elements(), d, from);
     high = LoadElements(Float16Elements(), d, from + kHalfPanel);
-  } else if constexpr (kStorage == Storage::kBFloat16) {
+  } else {
     const hn::RebindToUnsigned<Float> du;
     const auto pairs = hn::LoadU(du, reinterpret_cast<const uint32_t*>(row) + lane);
     low = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
     high = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
-  } else {
-    const hn::Rebind<int32_t, Float> di;
-    const hn::Rebind<int8_t, Float> d8;
-    const auto* from = reinterpret_cast<const int8_t*>(row) + lane;
-    low = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
-    high = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + kHalfPanel)));
   }
 }
 

@@ -1,5 +1,5 @@
-// Where the sums of a dense product go: scaled by channel, added to what stands there if the op
-// asks for it, and cut at the last channel.
+// Where the sums of a product go: added to what stands there if the op asks for it, and cut at the
+// last channel.
 //
 // Included once per target (Highway's foreach_target).
 
@@ -24,18 +24,11 @@ namespace HWY_NAMESPACE {
 
 struct Output {
   TensorView out;
-  const float* scales;  // per channel, or null
   bool accumulate;
 };
 
-HWY_INLINE Floats Finish(Floats sum, const Output& output, int64_t channel, const float* old) {
-  const Float d;
-  if (output.scales != nullptr) {
-    const Floats scale = hn::LoadU(d, output.scales + channel);
-    if (output.accumulate) return hn::MulAdd(sum, scale, hn::LoadU(d, old));
-    return hn::Mul(sum, scale);
-  }
-  return output.accumulate ? hn::Add(sum, hn::LoadU(d, old)) : sum;
+HWY_INLINE Floats Finish(Floats sum, const Output& output, const float* old) {
+  return output.accumulate ? hn::Add(sum, hn::LoadU(Float(), old)) : sum;
 }
 
 // Stores channels [channel, channel + L) of one row and drops channels from N on.
@@ -44,11 +37,11 @@ HWY_INLINE void StoreColumns(Floats sum, const Output& output, int64_t row, int6
   const int64_t valid = output.out.cols - channel;
   float* to = output.out.row(row) + channel;
   if (HWY_LIKELY(valid >= static_cast<int64_t>(kLanes))) {
-    hn::StoreU(Finish(sum, output, channel, to), d, to);
+    hn::StoreU(Finish(sum, output, to), d, to);
   } else if (valid > 0) {
     HWY_ALIGN float edge[kLanes] = {};
     std::memcpy(edge, to, static_cast<size_t>(valid) * sizeof(float));
-    hn::Store(Finish(sum, output, channel, edge), d, edge);
+    hn::Store(Finish(sum, output, edge), d, edge);
     std::memcpy(to, edge, static_cast<size_t>(valid) * sizeof(float));
   }
 }

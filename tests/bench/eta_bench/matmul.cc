@@ -1,18 +1,24 @@
 // eta-bench matmul: products at the shapes of prefill and decode on the CPU, against the limits of
 // the machine, and against oneDNN if the build has it. Every product is checked before it is timed:
-// against a sum in double, and a row alone against the same row in its batch, bit by bit.
+// against a sum in double or, of packed weights, against the reference, and a row alone against the
+// same row in its batch, bit by bit.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
+#include "kernels/reference/ops.h"
+#include "kernels/weights/host_rows.h"
+#include "kernels/weights/integer_groups.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/machine_limits.h"
 
@@ -27,20 +33,48 @@ namespace {
 struct Options {
   int threads = 2;
   double seconds = 0.3;
-  std::string only;  // empty: both
-  bool amx = false;  // of prefill's rows
+  std::string only;                  // empty: both
+  std::vector<std::string> weights;  // names of Weights; empty: all
+  bool amx = false;                  // of prefill's rows
 };
 
 struct Weights {
-  const char* name;
-  DType dtype;
-  WeightFormat format;
+  std::string name;
+  DType dtype = DType::kFloat32;
+  WeightFormat format = WeightFormat::kNative;
+  std::optional<GgmlLayout> blocks;
+
+  bool packed() const { return blocks.has_value() || format != WeightFormat::kNative; }
 };
 
-constexpr Weights kWeights[] = {{"float32", DType::kFloat32, WeightFormat::kNative},
-                                {"bfloat16", DType::kBFloat16, WeightFormat::kNative},
-                                {"float16", DType::kFloat16, WeightFormat::kNative},
-                                {"int8", DType::kBFloat16, WeightFormat::kInt8}};
+// Floats, floats that are made blocks at load, and the types of blocks of GGUF files ("q4_k").
+std::vector<Weights> AllWeights() {
+  std::vector<Weights> all = {{"float32", DType::kFloat32},
+                              {"bfloat16", DType::kBFloat16},
+                              {"float16", DType::kFloat16},
+                              {"int8", DType::kBFloat16, WeightFormat::kInt8},
+                              {"int4", DType::kBFloat16, WeightFormat::kInt4}};
+  for (uint32_t type = 0; type < 64; ++type) {
+    const auto layout = FindGgmlLayout(type);
+    if (!layout || !IsPacked(layout->type)) continue;
+    all.push_back(
+        {absl::AsciiStrToLower(layout->name), DType::kFloat32, WeightFormat::kNative, layout});
+  }
+  return all;
+}
+
+// Random bits as blocks; every 16 bits that may be a float16 are one of a middling size.
+std::vector<std::byte> RandomBlocks(std::mt19937& random, const GgmlLayout& layout, size_t count) {
+  std::vector<std::byte> blocks(count * layout.block_bytes);
+  for (std::byte& byte : blocks) byte = static_cast<std::byte>(random() & 0xFF);
+  const std::byte scale[] = {std::byte{0x00}, std::byte{0x24}};  // 2^-6
+  for (size_t i = 0; i < blocks.size(); i += layout.block_bytes) {
+    const size_t first = layout.type == GgmlType::kQ6_K ? layout.block_bytes - 2 : 0;
+    std::copy_n(scale, 2, &blocks[i + first]);
+    if (FormOf(layout.type).has_low) std::copy_n(scale, 2, &blocks[i + 2]);
+  }
+  return blocks;
+}
 
 struct Shape {
   int64_t rows;
@@ -48,56 +82,47 @@ struct Shape {
   int64_t k;
 };
 
-constexpr Shape kPrefillShapes[] = {{512, 768, 512},  {512, 512, 512},  {512, 2816, 512},
-                                    {512, 512, 1408}, {509, 1000, 773}, {512, 4096, 4096}};
-constexpr Shape kDecodeShapes[] = {{1, 2816, 512},  {4, 2816, 512},  {8, 2816, 512},
-                                   {16, 2816, 512}, {1, 8192, 2048}, {4, 8192, 2048},
-                                   {8, 8192, 2048}, {16, 8192, 2048}};
+constexpr Shape kPrefillShapes[] = {{64, 2816, 512},  {512, 768, 512},  {512, 512, 512},
+                                    {512, 2816, 512}, {512, 512, 1408}, {509, 1000, 773},
+                                    {512, 4096, 4096}};
+constexpr Shape kDecodeShapes[] = {
+    {1, 2816, 512},  {2, 2816, 512},  {4, 2816, 512},  {8, 2816, 512},  {16, 2816, 512},
+    {1, 8192, 2048}, {2, 8192, 2048}, {4, 8192, 2048}, {8, 8192, 2048}, {16, 8192, 2048}};
 
-// One product with random operands. Its weights are exact in 16 bits.
+// One product with random operands. Its float weights are exact in 16 bits.
 class Product {
  public:
   Product(cpu::Workers& workers, const Shape& shape, const Weights& weights, bool amx = false)
-      : context_{workers, batch_, amx}, rows_(shape.rows), n_(shape.n), k_(shape.k) {
+      : context_{workers, batch_, amx},
+        rows_(shape.rows),
+        n_(shape.n),
+        k_(shape.k),
+        weights_(weights) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     x_.resize(static_cast<size_t>(rows_ * k_));
     for (float& value : x_) value = normal(random);
-    weight_.resize(static_cast<size_t>(n_ * k_));
-    std::vector<uint16_t> narrow(weight_.size());
-    const DType rounded = weights.dtype == DType::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
-    for (size_t i = 0; i < weight_.size(); ++i) {
-      const auto at = static_cast<int64_t>(i);
-      StoreElement(rounded, narrow.data(), at, normal(random));
-      weight_[i] = LoadElement(rounded, narrow.data(), at);
-    }
-    const void* data = narrow.data();
-    if (weights.dtype == DType::kFloat32) data = weight_.data();
-    const HostMatrix part{data, weights.dtype, n_, k_};
-    matrix_ = cpu::PackMatrix(std::span(&part, 1), weights.format);
     out_.resize(static_cast<size_t>(rows_ * n_));
-    exact_ = weights.format == WeightFormat::kNative;
+    const auto count = static_cast<size_t>(n_ * k_);
+    if (weights_.blocks) {
+      stored_ = RandomBlocks(random, *weights_.blocks, count / weights_.blocks->block_elements);
+    } else {
+      stored_.resize(count * SizeOf(weights_.dtype));
+      const DType exact = weights_.dtype == DType::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
+      for (size_t i = 0; i < count; ++i) {
+        StoreElement(weights_.dtype, stored_.data(), static_cast<int64_t>(i),
+                     RoundTo(exact, normal(random)));
+      }
+    }
+    const HostMatrix part = Part(n_);
+    matrix_ = cpu::PackMatrix(workers, std::span(&part, 1), weights_.format);
   }
 
   void Run() { Multiply(0, rows_, out_); }
 
   bool Check() {
     Run();
-    std::mt19937 random(2);
-    for (int i = 0; i < 500; ++i) {
-      const int64_t r = static_cast<int64_t>(random() % static_cast<uint32_t>(rows_));
-      const int64_t n = static_cast<int64_t>(random() % static_cast<uint32_t>(n_));
-      double sum = 0.0;
-      double magnitude = 0.0;
-      for (int64_t k = 0; k < k_; ++k) {
-        const double term = static_cast<double>(x_[static_cast<size_t>(r * k_ + k)]) *
-                            weight_[static_cast<size_t>(n * k_ + k)];
-        sum += term;
-        magnitude += std::abs(term);
-      }
-      const double error = std::abs(out_[static_cast<size_t>(r * n_ + n)] - sum) / magnitude;
-      if (!(error < (!exact_ ? 1e-2 : context_.amx ? 1e-5 : 1e-6))) return false;
-    }
+    if (!(weights_.packed() ? CheckPacked() : CheckFloats())) return false;
     std::vector<float> alone(static_cast<size_t>(n_));
     for (const int64_t r : {int64_t{0}, rows_ / 2, rows_ - 1}) {
       Multiply(r, 1, alone);
@@ -113,13 +138,67 @@ class Product {
   double bytes() const { return static_cast<double>(matrix_->bytes()); }
 
 #if ETA_BENCH_ONEDNN
+  // Of the same weights as float32.
   void RunOneDnn() {
-    dnnl_sgemm('N', 'T', rows_, n_, k_, 1.0f, x_.data(), k_, weight_.data(), k_, 0.0f, out_.data(),
+    if (wide_.empty()) {
+      wide_.resize(static_cast<size_t>(n_ * k_));
+      for (int64_t n = 0; n < n_; ++n) {
+        ReadFloats(Part(n_), n, {wide_.data() + n * k_, static_cast<size_t>(k_)});
+      }
+    }
+    dnnl_sgemm('N', 'T', rows_, n_, k_, 1.0f, x_.data(), k_, wide_.data(), k_, 0.0f, out_.data(),
                n_);
   }
 #endif
 
  private:
+  // The first `rows` channels.
+  HostMatrix Part(int64_t rows) const {
+    return {stored_.data(), weights_.dtype, rows, k_,
+            weights_.blocks ? &*weights_.blocks : nullptr};
+  }
+
+  bool CheckFloats() const {
+    std::mt19937 random(2);
+    for (int i = 0; i < 500; ++i) {
+      const int64_t r = static_cast<int64_t>(random() % static_cast<uint32_t>(rows_));
+      const int64_t n = static_cast<int64_t>(random() % static_cast<uint32_t>(n_));
+      double sum = 0.0;
+      double magnitude = 0.0;
+      for (int64_t k = 0; k < k_; ++k) {
+        const double term = static_cast<double>(x_[static_cast<size_t>(r * k_ + k)]) *
+                            LoadElement(weights_.dtype, stored_.data(), n * k_ + k);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      const double error = std::abs(out_[static_cast<size_t>(r * n_ + n)] - sum) / magnitude;
+      if (!(error < (context_.amx ? 1e-5 : 1e-6))) return false;
+    }
+    return true;
+  }
+
+  // Bit by bit, where instructions are fused.
+  bool CheckPacked() {
+    const HostMatrix part = Part(std::min<int64_t>(n_, 40));
+    const auto judge = reference::PackMatrix(std::span(&part, 1), weights_.format);
+    std::vector<float> want(static_cast<size_t>(part.rows));
+    for (const int64_t r : {int64_t{0}, rows_ / 2, rows_ - 1}) {
+      reference::MatMul({{x_.data() + r * k_, 1, k_, k_},
+                         judge.get(),
+                         {want.data(), 1, part.rows, part.rows},
+                         /*accumulate=*/false});
+      const float* got = &out_[static_cast<size_t>(r * n_)];
+      if (cpu::TargetName(cpu::AttainableTargets().front()) != "SSSE3") {
+        if (std::memcmp(got, want.data(), want.size() * sizeof(float)) != 0) return false;
+        continue;
+      }
+      for (size_t n = 0; n < want.size(); ++n) {
+        if (!(std::abs(got[n] - want[n]) < 1e-3f)) return false;
+      }
+    }
+    return true;
+  }
+
   void Multiply(int64_t row, int64_t count, std::vector<float>& out) {
     sequence_.num_rows = static_cast<int32_t>(count);
     batch_.sequences = std::span(&sequence_, 1);
@@ -134,8 +213,9 @@ class Product {
   BatchView batch_;
   cpu::Context context_;
   int64_t rows_, n_, k_;
-  bool exact_;
-  std::vector<float> x_, weight_, out_;
+  const Weights& weights_;
+  std::vector<float> x_, out_, wide_;
+  std::vector<std::byte> stored_;
   std::unique_ptr<Matrix> matrix_;
 };
 
@@ -193,6 +273,21 @@ class Products {
   double dram_bytes_;
 };
 
+std::vector<Weights> Chosen(const Options& options) {
+  std::vector<Weights> all = AllWeights();
+  std::erase_if(all, [&](const Weights& weights) {
+    return !options.weights.empty() && std::find(options.weights.begin(), options.weights.end(),
+                                                 weights.name) == options.weights.end();
+  });
+  return all;
+}
+
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (const Weights& weights : AllWeights()) names.push_back(weights.name);
+  return names;
+}
+
 Json Run(const Options& options) {
   if (const std::string why = cpu::WhyNoAmx(); options.amx && !why.empty()) Fail("--amx: " + why);
 #if ETA_BENCH_ONEDNN
@@ -204,7 +299,8 @@ Json Run(const Options& options) {
   // The formats of one shape are measured one after the other, so that the machine is the same.
   const auto measure = [&](std::span<const Shape> shapes, bool prefill) {
     for (const Shape& shape : shapes) {
-      for (const Weights& weights : kWeights) {
+      for (const Weights& weights : Chosen(options)) {
+        if (weights.blocks && shape.k % weights.blocks->block_elements != 0) continue;
         report["rows"].push_back(products.Measure(shape, weights, prefill));
       }
     }
@@ -242,6 +338,9 @@ void AddMatmulCommand(CLI::App& app, Command& chosen) {
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   command->add_option("--only", options->only)->check(CLI::IsMember({"prefill", "decode"}));
+  command->add_option("--weights", options->weights, "Formats of weights, by default all")
+      ->check(CLI::IsMember(Names()))
+      ->delimiter(',');
   command->add_flag("--amx", options->amx, "Prefill's rows on AMX tiles");
   command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
 }

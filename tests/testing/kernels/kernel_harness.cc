@@ -17,6 +17,7 @@ std::string TestName(const BackendUnderTest& backend) {
   std::string name = backend.name;
   if (backend.target != 0) name.append("_").append(cpu::TargetName(backend.target));
   if (backend.amx) name.append("_AMX");
+  if (backend.no_vnni) name.append("_without_VNNI");
   if (backend.name == "cuda") name.append("_").append(Name(backend.compute));
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
@@ -124,7 +125,10 @@ double RelativeError(const float* a, const float* b, int64_t n) {
 }
 
 Device::Device(const BackendUnderTest& backend, int num_threads) {
-  if (backend.name == "cpu") cpu::ForceTarget(backend.target);
+  if (backend.name == "cpu") {
+    cpu::ForceTarget(backend.target);
+    cpu::ForbidVnni(backend.no_vnni);
+  }
   absl::StatusOr<std::unique_ptr<Backend>> made = Make(backend, num_threads);
   if (made.ok()) {
     backend_ = *std::move(made);

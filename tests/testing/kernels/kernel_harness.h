@@ -20,6 +20,7 @@ struct BackendUnderTest {
   int64_t target = 0;               // of kernels/cpu/targets.h; 0: the automatic choice
   DType compute = DType::kFloat32;  // cuda
   bool amx = false;                 // cpu: prefill rows on AMX tiles
+  bool no_vnni = false;             // cpu: products of bytes without VNNI
 };
 
 // A valid GoogleTest parameter name: "cpu_AVX2", "cuda_bfloat16", "reference".

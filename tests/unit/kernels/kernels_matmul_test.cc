@@ -1,4 +1,5 @@
-// Packed weights, the matrix product and the embedding look-up against the reference.
+// Products of float weights and the embedding look-up against the reference. Weights in blocks:
+// kernels_packed_matmul_test.cc.
 
 #include <gtest/gtest.h>
 
@@ -33,15 +34,10 @@ class MatMulOn : public ::testing::TestWithParam<BackendUnderTest> {
     if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
   }
 
-  // Of native weights; AMX has two bfloat16 for a float32.
+  // AMX has two bfloat16 for a float32.
   double tolerance() const {
     if (GetParam().name == "cuda") return 4e-6;
     return GetParam().amx ? 1e-5 : 1e-6;
-  }
-  bool takes_int8() const { return GetParam().name != "cuda"; }
-  std::vector<WeightFormat> Formats() const {
-    if (!takes_int8()) return {WeightFormat::kNative};
-    return {WeightFormat::kNative, WeightFormat::kInt8};
   }
 
   // `values` as the backend multiplies with them: it may keep weights, and be given activations, in
@@ -50,11 +46,10 @@ class MatMulOn : public ::testing::TestWithParam<BackendUnderTest> {
     return Rounded(values, GetParam().compute);
   }
 
-  std::unique_ptr<Matrix> Pack(Device& device, const HostTensor& weights, DType dtype,
-                               WeightFormat format) {
+  std::unique_ptr<Matrix> Pack(Device& device, const HostTensor& weights, DType dtype) {
     std::vector<std::byte> storage;
     const HostMatrix host = ToHostMatrix(weights, dtype, storage);
-    return *device->Pack({&host, 1}, format);
+    return *device->Pack({&host, 1}, WeightFormat::kNative);
   }
 
   HostTensor Multiply(Device& device, const HostTensor& x, const Matrix& weight,
@@ -98,8 +93,8 @@ TEST_P(MatMulOn, NativeWeightsMatchTheReference) {
       Device judge({"reference"});
       Device device(GetParam());
       const HostTensor kept = AsComputed(Rounded(weights, dtype));
-      const auto want = Pack(judge, kept, DType::kFloat32, WeightFormat::kNative);
-      const auto got = Pack(device, weights, dtype, WeightFormat::kNative);
+      const auto want = Pack(judge, kept, DType::kFloat32);
+      const auto got = Pack(device, weights, dtype);
       EXPECT_EQ(got->rows(), shape.n);
       EXPECT_EQ(got->cols(), shape.k);
       for (const HostTensor* base : {static_cast<const HostTensor*>(nullptr), &onto}) {
@@ -116,8 +111,8 @@ TEST_P(MatMulOn, ProductsMayBeActivationsThemselves) {
   Device device(GetParam());
   const HostTensor x = AsComputed(Normal(random, 9, 64));
   const HostTensor weights = AsComputed(Normal(random, 96, 64));
-  const auto want = Pack(judge, weights, DType::kFloat32, WeightFormat::kNative);
-  const auto got = Pack(device, weights, DType::kFloat32, WeightFormat::kNative);
+  const auto want = Pack(judge, weights, DType::kFloat32);
+  const auto got = Pack(device, weights, DType::kFloat32);
   const TensorView out = device.Empty(9, 96, 3, device.activation_dtype());
   const std::vector<int32_t> tokens(9);
   const SequenceRows rows[] = {{.num_rows = 9}};
@@ -135,42 +130,6 @@ TEST_P(MatMulOn, ProductsMayBeActivationsThemselves) {
   }
 }
 
-TEST_P(MatMulOn, EightBitWeightsMatchTheirDequantisedValues) {
-  if (!takes_int8()) GTEST_SKIP() << "no 8-bit weights on this backend";
-  Random random(12);
-  for (const Shape& shape : kShapes) {
-    const HostTensor x = Normal(random, shape.rows, shape.k);
-    const HostTensor weights = Normal(random, shape.n, shape.k);
-    const HostTensor onto = Normal(random, shape.rows, shape.n);
-    for (const DType dtype : kDTypes) {
-      Device judge({"reference"});
-      Device device(GetParam());
-      const auto want = Pack(judge, weights, dtype, WeightFormat::kInt8);
-      const auto got = Pack(device, weights, dtype, WeightFormat::kInt8);
-      for (const HostTensor* base : {static_cast<const HostTensor*>(nullptr), &onto}) {
-        ExpectProduct(Multiply(device, x, *got, base), Multiply(judge, x, *want, base), x, weights,
-                      1e-3);
-      }
-    }
-  }
-}
-
-TEST_P(MatMulOn, AZeroChannelStaysZeroInEightBits) {
-  if (!takes_int8()) GTEST_SKIP() << "no 8-bit weights on this backend";
-  Device device(GetParam());
-  HostTensor weights(3, 40);
-  std::fill_n(weights.row(1), 40, 0.5f);
-  Random random(13);
-  const HostTensor x = Normal(random, 2, 40);
-  const auto packed = Pack(device, weights, DType::kFloat32, WeightFormat::kInt8);
-  const HostTensor out = Multiply(device, x, *packed, nullptr);
-  for (int64_t r = 0; r < 2; ++r) {
-    EXPECT_EQ(out.row(r)[0], 0.0f);
-    EXPECT_NE(out.row(r)[1], 0.0f);
-    EXPECT_EQ(out.row(r)[2], 0.0f);
-  }
-}
-
 TEST_P(MatMulOn, StackedPartsAreOneMatrix) {
   Random random(14);
   const HostTensor first = Normal(random, 5, 48);
@@ -184,13 +143,10 @@ TEST_P(MatMulOn, StackedPartsAreOneMatrix) {
     std::vector<std::byte> storage[2];
     const HostMatrix parts[] = {ToHostMatrix(first, dtype, storage[0]),
                                 ToHostMatrix(second, dtype, storage[1])};
-    for (const WeightFormat format : Formats()) {
-      const auto stacked = *device->Pack(parts, format);
-      const auto one = Pack(device, whole, dtype, format);
-      EXPECT_EQ(stacked->bytes(), one->bytes());
-      EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data,
-                Multiply(device, x, *one, nullptr).data);
-    }
+    const auto stacked = *device->Pack(parts, WeightFormat::kNative);
+    const auto one = Pack(device, whole, dtype);
+    EXPECT_EQ(stacked->bytes(), one->bytes());
+    EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data, Multiply(device, x, *one, nullptr).data);
   }
 }
 
@@ -208,7 +164,7 @@ TEST_P(MatMulOn, PartsOfSeveralFormatsAreFloat32) {
   }
   const HostTensor x = Normal(random, 3, 40);
   const auto stacked = *device->Pack(parts, WeightFormat::kNative);
-  const auto one = Pack(device, whole, DType::kFloat32, WeightFormat::kNative);
+  const auto one = Pack(device, whole, DType::kFloat32);
   EXPECT_EQ(stacked->bytes(), one->bytes());
   EXPECT_EQ(Multiply(device, x, *stacked, nullptr).data, Multiply(device, x, *one, nullptr).data);
 }
@@ -217,9 +173,7 @@ TEST_P(MatMulOn, BothFormatsOf16BitsTakeAsManyBytes) {
   Random random(19);
   Device device(GetParam());
   const HostTensor weights = Normal(random, 70, 96);
-  const auto bytes = [&](DType dtype) {
-    return Pack(device, weights, dtype, WeightFormat::kNative)->bytes();
-  };
+  const auto bytes = [&](DType dtype) { return Pack(device, weights, dtype)->bytes(); };
   EXPECT_EQ(bytes(DType::kFloat16), bytes(DType::kBFloat16));
   if (GetParam().name == "cpu") {
     EXPECT_EQ(2 * bytes(DType::kFloat16), bytes(DType::kFloat32));
@@ -235,7 +189,7 @@ TEST_P(MatMulOn, EveryFloat16WeightIsMultipliedAsItIs) {
   }
   const HostTensor want = AsComputed(weights);
   Device device(GetParam());
-  const auto packed = Pack(device, weights, DType::kFloat16, WeightFormat::kNative);
+  const auto packed = Pack(device, weights, DType::kFloat16);
   for (const int64_t rows : {1, 5, 40}) {  // the panels of few rows and of many
     HostTensor x(rows, 1);
     std::fill(x.data.begin(), x.data.end(), 1.0f);
@@ -257,24 +211,22 @@ TEST_P(MatMulOn, ARowDoesNotFeelItsBatch) {
     const HostTensor x = Normal(random, 70, k);
     const HostTensor weights = Normal(random, 83, k);
     for (const DType dtype : kDTypes) {
-      for (const WeightFormat format : Formats()) {
-        Device device(GetParam(), /*num_threads=*/3);
-        Device single(GetParam(), /*num_threads=*/1);
-        const auto packed = Pack(device, weights, dtype, format);
-        const auto packed_alone = Pack(single, weights, dtype, format);
-        const HostTensor together = Multiply(device, x, *packed, nullptr);
-        for (int64_t begin = 0, count = 1; begin < x.rows; begin += count, ++count) {
-          HostTensor part(std::min(count, x.rows - begin), k);
-          std::copy_n(x.row(begin), part.rows * k, part.row(0));
-          const HostTensor out = Multiply(single, part, *packed_alone, nullptr);
-          if (RowsAreExact(GetParam())) {
-            EXPECT_EQ(std::memcmp(out.row(0), together.row(begin), out.data.size() * sizeof(float)),
-                      0)
-                << part.rows << " rows from " << begin << ", inner " << k;
-          } else {
-            EXPECT_LT(RelativeError(out.row(0), together.row(begin), out.rows * out.cols), 2e-6)
-                << part.rows << " rows from " << begin << ", inner " << k;
-          }
+      Device device(GetParam(), /*num_threads=*/3);
+      Device single(GetParam(), /*num_threads=*/1);
+      const auto packed = Pack(device, weights, dtype);
+      const auto packed_alone = Pack(single, weights, dtype);
+      const HostTensor together = Multiply(device, x, *packed, nullptr);
+      for (int64_t begin = 0, count = 1; begin < x.rows; begin += count, ++count) {
+        HostTensor part(std::min(count, x.rows - begin), k);
+        std::copy_n(x.row(begin), part.rows * k, part.row(0));
+        const HostTensor out = Multiply(single, part, *packed_alone, nullptr);
+        if (RowsAreExact(GetParam())) {
+          EXPECT_EQ(std::memcmp(out.row(0), together.row(begin), out.data.size() * sizeof(float)),
+                    0)
+              << part.rows << " rows from " << begin << ", inner " << k;
+        } else {
+          EXPECT_LT(RelativeError(out.row(0), together.row(begin), out.rows * out.cols), 2e-6)
+              << part.rows << " rows from " << begin << ", inner " << k;
         }
       }
     }
@@ -291,30 +243,28 @@ TEST_P(MatMulOn, EachKindOfRowIsMultipliedAsIfAlone) {
   const HostTensor weights = Normal(random, 90, 72);
   BackendUnderTest plain = GetParam();
   plain.amx = false;
-  for (const WeightFormat format : Formats()) {
-    Device device(GetParam());
-    Device judge(plain);
-    const auto packed = Pack(device, weights, DType::kBFloat16, format);
-    const auto judged = Pack(judge, weights, DType::kBFloat16, format);
-    const std::vector<int32_t> tokens(static_cast<size_t>(x.rows));
-    const SequenceRows rows[] = {
-        {.num_rows = kDecode, .kind = RowKind::kDecode},
-        {.row_begin = kDecode, .num_rows = kPrefill[0], .kind = RowKind::kPrefill},
-        {.row_begin = kDecode + kPrefill[0], .num_rows = kPrefill[1], .kind = RowKind::kPrefill}};
-    device->Plan({tokens, rows});
-    const TensorView view = device.Put(x, 5);
-    const TensorView of_step = device.Empty(x.rows, 90, 3);
-    const TensorView of_logits = device.Empty(x.rows, 90, 3);
-    device->MatMul({view, packed.get(), of_step, false, true});
-    device->MatMul({view, packed.get(), of_logits, false});
-    const HostTensor got = device.Get(of_step);
-    const HostTensor exact = Multiply(judge, x, *judged, nullptr);
-    const HostTensor prefill = Multiply(device, x, *packed, nullptr);
-    EXPECT_EQ(device.Get(of_logits).data, exact.data);
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const HostTensor& want = r < kDecode ? exact : prefill;
-      EXPECT_EQ(std::memcmp(got.row(r), want.row(r), 90 * sizeof(float)), 0) << "row " << r;
-    }
+  Device device(GetParam());
+  Device judge(plain);
+  const auto packed = Pack(device, weights, DType::kBFloat16);
+  const auto judged = Pack(judge, weights, DType::kBFloat16);
+  const std::vector<int32_t> tokens(static_cast<size_t>(x.rows));
+  const SequenceRows rows[] = {
+      {.num_rows = kDecode, .kind = RowKind::kDecode},
+      {.row_begin = kDecode, .num_rows = kPrefill[0], .kind = RowKind::kPrefill},
+      {.row_begin = kDecode + kPrefill[0], .num_rows = kPrefill[1], .kind = RowKind::kPrefill}};
+  device->Plan({tokens, rows});
+  const TensorView view = device.Put(x, 5);
+  const TensorView of_step = device.Empty(x.rows, 90, 3);
+  const TensorView of_logits = device.Empty(x.rows, 90, 3);
+  device->MatMul({view, packed.get(), of_step, false, true});
+  device->MatMul({view, packed.get(), of_logits, false});
+  const HostTensor got = device.Get(of_step);
+  const HostTensor exact = Multiply(judge, x, *judged, nullptr);
+  const HostTensor prefill = Multiply(device, x, *packed, nullptr);
+  EXPECT_EQ(device.Get(of_logits).data, exact.data);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const HostTensor& want = r < kDecode ? exact : prefill;
+    EXPECT_EQ(std::memcmp(got.row(r), want.row(r), 90 * sizeof(float)), 0) << "row " << r;
   }
 }
 
@@ -323,24 +273,22 @@ TEST_P(MatMulOn, EmbedsTokensByTheirRow) {
   const HostTensor table = Normal(random, 50, 72);
   const std::vector<int32_t> tokens = {49, 0, 7, 7, 31};
   const SequenceRows rows[] = {{.num_rows = 5, .kind = RowKind::kPrefill}};
-  for (const WeightFormat format : Formats()) {
-    for (const DType dtype : kDTypes) {
-      Device judge({"reference"});
-      Device device(GetParam());
-      HostTensor results[2];
-      for (int i = 0; i < 2; ++i) {
-        Device& on = i == 0 ? judge : device;
-        const auto packed = Pack(on, table, dtype, format);
-        const TensorView out = on.Empty(5, 72, 1);
-        on->Plan({tokens, rows});
-        on->Embed({.table = packed.get(), .out = out});
-        EXPECT_TRUE(on->Finish().ok());
-        results[i] = on.Get(out);
-      }
-      for (int64_t r = 0; r < 5; ++r) {
-        EXPECT_LT(RelativeError(results[1].row(r), results[0].row(r), 72),
-                  format == WeightFormat::kInt8 ? 5e-3 : 1e-7 + RoundingError(GetParam().compute));
-      }
+  for (const DType dtype : kDTypes) {
+    Device judge({"reference"});
+    Device device(GetParam());
+    HostTensor results[2];
+    for (int i = 0; i < 2; ++i) {
+      Device& on = i == 0 ? judge : device;
+      const auto packed = Pack(on, table, dtype);
+      const TensorView out = on.Empty(5, 72, 1);
+      on->Plan({tokens, rows});
+      on->Embed({.table = packed.get(), .out = out});
+      EXPECT_TRUE(on->Finish().ok());
+      results[i] = on.Get(out);
+    }
+    for (int64_t r = 0; r < 5; ++r) {
+      EXPECT_LT(RelativeError(results[1].row(r), results[0].row(r), 72),
+                1e-7 + RoundingError(GetParam().compute));
     }
   }
 }

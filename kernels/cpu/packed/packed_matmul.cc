@@ -1,0 +1,295 @@
+// Products of packed weights (eta-semantics.md, "Packed weights").
+//
+// A group of a panel is unpacked into registers, 8 vectors of bytes, and multiplied with up to 16
+// rows of activations there. So few rows (decode) stream the weights once, and of many rows
+// (prefill) unpacking is a small share. A task takes some panels and as many tiles of rows as stay
+// in L2 beside a panel.
+
+#include "kernels/cpu/packed/packed_matmul.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/packed/quantized_rows.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/targets.h"
+#include "kernels/weights/activation_groups.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/packed/packed_matmul.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/cpu/packed/panel_group-inl.h"
+#include "kernels/cpu/simd/byte_products-inl.h"
+#include "kernels/cpu/simd/product_output-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace eta::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Rows whose sums stay in registers beside the numbers of a group.
+constexpr int64_t kTallestTile = HWY_MAX_BYTES >= 64 ? 16 : 4;
+
+// Bytes of a task's rows, which share L2 with a panel.
+constexpr size_t kRowGroupBytes = size_t{1} << 20;
+
+// The distance in bytes at which numbers are requested ahead of the product.
+constexpr size_t kPrefetchBytes = 2048;
+
+constexpr size_t kVectors = kGroupNumbers / kLanes;
+
+// As QuantizeActivations().
+void QuantizeGroup(const float* from, QuantizedGroup& to) {
+  const Float d;
+  const Int di;
+  const hn::Rebind<int8_t, Float> d8;
+  Floats x[kVectors];
+  Ints largest = hn::Zero(di);  // magnitudes are ordered as their bits are
+  for (size_t v = 0; v < kVectors; ++v) {
+    x[v] = hn::LoadU(d, from + v * kLanes);
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x[v])));
+  }
+  const auto most = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+  to = {};
+  if (!std::isfinite(most)) {
+    to.scale = std::numeric_limits<float>::quiet_NaN();
+    to.scaled_sum = to.scale;
+    return;
+  }
+  const float scale = most / 127.0f;
+  if (scale < kLeastActivationScale) return;
+  const Floats inverse = hn::Set(d, 1.0f / scale);
+  Ints sums[2] = {hn::Zero(di), hn::Zero(di)};
+  auto* bytes = reinterpret_cast<int8_t*>(to.x.data());
+  for (size_t v = 0; v < kVectors; ++v) {
+    const Ints rounded = hn::NearestInt(hn::Mul(x[v], inverse));
+    hn::StoreU(hn::DemoteTo(d8, rounded), d8, bytes + v * kLanes);
+    Ints& sum = sums[2 * v / kVectors];
+    sum = hn::Add(sum, rounded);
+  }
+  const int32_t first = hn::GetLane(hn::SumOfLanes(di, sums[0]));
+  const int32_t second = hn::GetLane(hn::SumOfLanes(di, sums[1]));
+  const int32_t all = first + second;
+  to.scale = scale;
+  to.scaled_sum = scale * static_cast<float>(all);
+  to.start = {-8 * all, -16 * all, -128 * all, -32 * first, -32 * second, 0};
+}
+
+// The row's groups, `height` apart.
+void QuantizeRow(const float* row, size_t cols, int64_t height, QuantizedGroup* to) {
+  size_t k = 0;
+  for (; k + kGroupNumbers <= cols; k += kGroupNumbers, to += height) QuantizeGroup(row + k, *to);
+  if (k == cols) return;
+  float edge[kGroupNumbers] = {};
+  std::memcpy(edge, row + k, (cols - k) * sizeof(float));
+  QuantizeGroup(edge, *to);
+}
+
+// Rows as tiles of quantised groups.
+struct QuantizedTiles {
+  const QuantizedGroup* groups;
+  size_t num_groups;
+  RowTiles tiles;
+
+  const QuantizedGroup* tile(int64_t i) const {
+    return groups + static_cast<size_t>(tiles.tile(i).row) * num_groups;
+  }
+};
+
+// sum + the group's product with one row.
+template <GgmlType kType, bool kVnni>
+HWY_INLINE Floats AddGroup(const GroupNumbers& u, const GroupScales& scales,
+                           const QuantizedGroup& x, Floats sum) {
+  constexpr IntegerForm kForm = FormOf(kType);
+  constexpr size_t kCount = kQuads / kForm.scales;
+  constexpr bool kStarts = kForm.offset != 0 && !TakesOffset<kForm.bits, kVnni>();
+  const Float d;
+  const Int di;
+  const int32_t* start = x.start.data() + StartOf(kForm.offset);
+  const auto product = [&](size_t half) HWY_ATTR {
+    const Ints from = kStarts ? hn::Set(di, start[half]) : hn::Zero(di);
+    const Ints integers = SumOfProducts<kForm.bits, kVnni, kCount>(
+        u.quads + half * kCount, x.x.data() + half * kCount, from);
+    return hn::ConvertTo(d, integers);
+  };
+  Floats scaled = hn::Mul(scales.scale[0], product(0));
+  if constexpr (kForm.scales == 2) scaled = hn::MulAdd(scales.scale[1], product(1), scaled);
+  sum = hn::MulAdd(hn::Set(d, x.scale), scaled, sum);
+  if constexpr (kForm.has_low) sum = hn::NegMulAdd(scales.low, hn::Set(d, x.scaled_sum), sum);
+  return sum;
+}
+
+// A panel times a tile of rows; `rows` of them are stored.
+template <GgmlType kType, int kRows, bool kVnni>
+HWY_NOINLINE void Product(const QuantizedGroup* tile, const BlockRows& weight, int64_t panel,
+                          const Output& output, int64_t row, int64_t rows, int64_t channel) {
+  constexpr IntegerForm kForm = FormOf(kType);
+  constexpr size_t kBytes = NumberBytes(kForm);
+  const size_t num_groups = weight.num_groups();
+  for (size_t lane = 0; lane < kPackedChannels; lane += kLanes) {
+    Floats sums[kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(Float());
+    const QuantizedGroup* x = tile;
+    const uint8_t* numbers = weight.numbers(panel);
+    for (size_t g = 0; g < num_groups; ++g, x += kRows, numbers += kBytes) {
+      if (lane == 0) {
+        for (size_t line = 0; line < kBytes; line += 64) {
+          hwy::Prefetch(numbers + kPrefetchBytes + line);
+        }
+      }
+      // Where variables are given zeros first, these would cost as much as the product.
+      __attribute__((uninitialized)) GroupNumbers u;
+      __attribute__((uninitialized)) GroupScales scales;
+      LoadNumbers<kForm.bits>(numbers, lane, u);
+      LoadScales<kType>(weight.units(panel), weight.factors(panel), g, lane, scales);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        sums[r] = AddGroup<kType, kVnni>(u, scales, x[r], sums[r]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      if (r < rows) StoreColumns(sums[r], output, row + r, channel + static_cast<int64_t>(lane));
+    }
+  }
+}
+
+// Panels and tiles of a task.
+struct Part {
+  int64_t first_panel;
+  int64_t last_panel;  // exclusive
+  int64_t first_tile;
+  int64_t last_tile;
+};
+
+template <GgmlType kType, bool kVnni>
+void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
+                  const Part& part) {
+  for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+    for (int64_t i = part.first_tile; i < part.last_tile; ++i) {
+      const RowTile tile = rows.tiles.tile(i);
+      const auto multiply = [&]<int kRows>() HWY_ATTR {
+        Product<kType, kRows, kVnni>(rows.tile(i), weight, panel, output, tile.row, tile.rows,
+                                     panel * int64_t{kPackedChannels});
+      };
+      switch (tile.height) {
+        case 1:
+          multiply.template operator()<1>();
+          break;
+        case 2:
+          multiply.template operator()<2>();
+          break;
+        case 4:
+          multiply.template operator()<4>();
+          break;
+#if HWY_MAX_BYTES >= 64
+        case 8:
+          multiply.template operator()<8>();
+          break;
+        case 16:
+          multiply.template operator()<16>();
+          break;
+#endif
+      }
+    }
+  }
+}
+
+template <bool kVnni>
+void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
+                  const Part& part) {
+  switch (weight.layout().type) {
+    case GgmlType::kQ4_0:
+      return MultiplyPart<GgmlType::kQ4_0, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ4_1:
+      return MultiplyPart<GgmlType::kQ4_1, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ5_0:
+      return MultiplyPart<GgmlType::kQ5_0, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ5_1:
+      return MultiplyPart<GgmlType::kQ5_1, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ4_K:
+      return MultiplyPart<GgmlType::kQ4_K, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ5_K:
+      return MultiplyPart<GgmlType::kQ5_K, kVnni>(rows, weight, output, part);
+    case GgmlType::kQ6_K:
+      return MultiplyPart<GgmlType::kQ6_K, kVnni>(rows, weight, output, part);
+    default:
+      return MultiplyPart<GgmlType::kQ8_0, kVnni>(rows, weight, output, part);
+  }
+}
+
+void MultiplyOnThisProcessor(const QuantizedTiles& rows, const BlockRows& weight,
+                             const Output& output, const Part& part) {
+#if HWY_TARGET == HWY_AVX3
+  if (HasVnni()) return MultiplyPart<true>(rows, weight, output, part);
+#endif
+  MultiplyPart<false>(rows, weight, output, part);
+}
+
+void MultiplyRows(const Context& context, const QuantizedTiles& rows, const BlockRows& weight,
+                  const Output& output) {
+  const size_t tile_bytes =
+      rows.num_groups * static_cast<size_t>(kTallestTile) * sizeof(QuantizedGroup);
+  const auto tiles = static_cast<int64_t>(std::max<size_t>(1, kRowGroupBytes / tile_bytes));
+  const int64_t num_tiles = rows.tiles.count();
+  const int64_t groups = (num_tiles + tiles - 1) / tiles;
+  const int64_t num_panels = weight.num_panels();
+  // About eight tasks per thread even out the threads' speeds.
+  const int64_t wanted = 8 * context.workers.num_threads();
+  const int64_t panels = std::max<int64_t>(1, groups * num_panels / wanted);
+  const int64_t parts = (num_panels + panels - 1) / panels;
+  context.workers.Run(groups * parts, [&](int64_t task, int) {
+    const int64_t panel = task % parts * panels;
+    const int64_t tile = task / parts * tiles;
+    MultiplyOnThisProcessor(
+        rows, weight, output,
+        {panel, std::min(panel + panels, num_panels), tile, std::min(tile + tiles, num_tiles)});
+  });
+}
+
+void PackedMatMulOnTarget(const Context& context, const TensorView& x,
+                          std::span<const PackedPart> parts, const TensorView& out,
+                          bool accumulate) {
+  if (x.rows == 0 || parts.empty()) return;
+  thread_local Scratch scratch;
+  const RowTiles tiles(x.rows, kTallestTile);
+  const auto cols = static_cast<size_t>(x.cols);
+  const size_t num_groups = parts.front().weight->num_groups();
+  auto* groups = scratch.Reserve<QuantizedGroup>(static_cast<size_t>(tiles.height()) * num_groups);
+  const QuantizedTiles rows{groups, num_groups, tiles};
+  context.workers.Run(tiles.height(), [&](int64_t slot, int) {
+    const RowTile tile = tiles.tile(tiles.TileOf(slot));
+    QuantizedGroup* to = groups + static_cast<size_t>(tile.row) * num_groups + (slot - tile.row);
+    if (slot < x.rows) return QuantizeRow(x.row(slot), cols, tile.height, to);
+    for (size_t g = 0; g < num_groups; ++g, to += tile.height) *to = {};
+  });
+  for (const PackedPart& part : parts) {
+    const Output output{out.Columns(part.first, part.weight->rows()), accumulate};
+    MultiplyRows(context, rows, *part.weight, output);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eta::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eta::cpu {
+namespace {
+HWY_EXPORT(PackedMatMulOnTarget);
+}  // namespace
+
+void PackedMatMul(const Context& context, const TensorView& x, std::span<const PackedPart> parts,
+                  const TensorView& out, bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(PackedMatMulOnTarget)(context, x, parts, out, accumulate);
+}
+
+}  // namespace eta::cpu
+#endif  // HWY_ONCE
