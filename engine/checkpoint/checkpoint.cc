@@ -418,4 +418,8 @@ absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name)
   return file->Read(name);
 }
 
+absl::StatusOr<StoredTensor> Checkpoint::ReadStored(const std::string& name) const {
+  return gguf_ ? gguf_->ReadStored(name) : TensorReader::ReadStored(name);
+}
+
 }  // namespace eta

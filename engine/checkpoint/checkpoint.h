@@ -65,6 +65,7 @@ class Checkpoint final : public TensorSource {
 
   // As SafetensorsFile's or GgufFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
+  absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override;
 
   // index_metric.safetensors, or the tensors of a GGUF file that stand for it. They are not among
   // tensors(); whether they fit the model, the model says.

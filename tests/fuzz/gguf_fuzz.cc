@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/gguf/gguf_tensor_names.h"
 #include "engine/checkpoint/piece_table.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/model/model_config.h"
+#include "kernels/weights/block_scales.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/fuzz/checked_error.h"
@@ -34,15 +37,27 @@ std::string WithData(std::string_view head) {
   return std::string(head).append(high < kMaxDataBytes ? high : 0, '\x3C');
 }
 
+// Unpacked, a tensor has the numbers that its blocks hold.
+void CheckTensor(const eta::GgufFile& file, const std::string& name, const eta::TensorInfo& info) {
+  const auto bytes = file.Read(name);
+  Require(bytes.ok() && bytes->size() == info.bytes());
+  const auto stored = file.ReadStored(name);
+  Require(stored.ok());
+  if (!stored->blocks) return Require(stored->bytes == *bytes);
+  std::vector<std::byte> unpacked(bytes->size());
+  eta::UnpackBlocks(*stored->blocks, stored->bytes, unpacked);
+  Require(unpacked == *bytes);
+  const auto bad = eta::FirstNonFiniteBlock(*stored->blocks, stored->bytes);
+  Require(bad.has_value() == eta::FirstNonFinite(*bytes, info.dtype).has_value());
+}
+
 void CheckOpened(const eta::GgufFile& file) {
   for (const auto& [name, info] : file.tensors()) {
-    const auto bytes = file.Read(name);
-    Require(bytes.ok() && bytes->size() == info.bytes());
+    CheckTensor(file, name, info);
     Require(eta::ToGgufName(name).has_value());
   }
   for (const auto& [name, info] : file.index_metric_tensors()) {
-    const auto bytes = file.Read(name);
-    Require(bytes.ok() && bytes->size() == info.bytes());
+    CheckTensor(file, name, info);
     Require(eta::ToGgufName(name).has_value());
   }
   Require(!file.Read("no such tensor").ok());

@@ -49,6 +49,22 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
   return factors;
 }
 
+// The rows of a tensor in Hugging Face's order: row h, j, s of [heads, pairs, 2] belongs at h, s, j
+// of [heads, 2, pairs].
+std::vector<std::byte> InOrder(std::span<const std::byte> data, uint64_t rows, uint64_t heads) {
+  const uint64_t row_bytes = data.size() / rows;
+  const uint64_t head_rows = rows / heads;
+  std::vector<std::byte> ordered(data.size());
+  for (uint64_t row = 0; row < rows; ++row) {
+    const uint64_t in_head = row % head_rows;
+    // cannot wrap: both are rows of the tensor, whose bytes are in memory
+    const uint64_t target = row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
+    // cannot wrap: places in the tensor's bytes
+    std::memcpy(&ordered[target * row_bytes], &data[row * row_bytes], row_bytes);
+  }
+  return ordered;
+}
+
 }  // namespace
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFileOptions& options) {
@@ -137,12 +153,15 @@ absl::StatusOr<std::string> GgufFile::TensorsSha256() const {
   return hash.Hex();
 }
 
-absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) const {
+absl::StatusOr<const GgufFile::Stored*> GgufFile::Find(const std::string& name) const {
   const auto found = stored_.find(name);
-  if (found == stored_.end()) {
-    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
-  }
-  const auto& [tensor, heads] = found->second;
+  if (found != stored_.end()) return &found->second;
+  return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+}
+
+absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) const {
+  ASSIGN_OR_RETURN(const Stored* stored, Find(name));
+  const auto& [tensor, heads] = *stored;
   const GgmlLayout& layout = tensor.layout;
   const auto info = tensors_.find(name);
   std::vector<std::byte> data(
@@ -161,20 +180,21 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
     written += blocks.size() / layout.block_bytes * block_data_bytes;
   }
   if (heads == 0) return data;
+  return InOrder(data, static_cast<uint64_t>(tensor.shape.front()), static_cast<uint64_t>(heads));
+}
 
-  // Row h, j, s of [heads, pairs, 2] belongs at h, s, j of [heads, 2, pairs].
-  const auto rows = static_cast<uint64_t>(tensor.shape.front());
-  const uint64_t row_bytes = data.size() / rows;
-  const uint64_t head_rows = rows / static_cast<uint64_t>(heads);
-  std::vector<std::byte> ordered(data.size());
-  for (uint64_t row = 0; row < rows; ++row) {
-    const uint64_t in_head = row % head_rows;
-    // cannot wrap: both are rows of the tensor, whose bytes are in memory
-    const uint64_t target = row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
-    // cannot wrap: places in the tensor's bytes
-    std::memcpy(&ordered[target * row_bytes], &data[row * row_bytes], row_bytes);
+absl::StatusOr<StoredTensor> GgufFile::ReadStored(const std::string& name) const {
+  ASSIGN_OR_RETURN(const Stored* stored, Find(name));
+  const auto& [tensor, heads] = *stored;
+  StoredTensor read;
+  read.bytes.resize(tensor.bytes);
+  RETURN_IF_ERROR(file_.ReadAt(tensor.offset, read.bytes));
+  if (heads != 0) {
+    read.bytes = InOrder(read.bytes, static_cast<uint64_t>(tensor.shape.front()),
+                         static_cast<uint64_t>(heads));
   }
-  return ordered;
+  if (tensor.layout.block_elements > 1) read.blocks = tensor.layout;
+  return read;
 }
 
 }  // namespace eta

@@ -44,6 +44,8 @@ class GgufFile {
   // file.
   // NOT_FOUND for an unknown name; DATA_LOSS if the file has changed since Open.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
+  // The same without unpacking blocks. Errors of Read.
+  absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const;
   // SHA-256 over names, types, shapes and stored bytes of all tensors, whatever order and places
   // they have in the file. Metadata is not in it.
   absl::StatusOr<std::string> TensorsSha256() const;
@@ -58,6 +60,7 @@ class GgufFile {
   absl::Status ReadHead();
   absl::Status AddTensors(const GgufHeader& header);
   absl::Status PermuteHeads(const std::string& name, int64_t heads);
+  absl::StatusOr<const Stored*> Find(const std::string& name) const;
 
   InputFile file_;
   GgufTexts texts_;
@@ -76,6 +79,9 @@ class GgufIndexMetric final : public TensorReader {
   }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override {
     return file_.Read(name);
+  }
+  absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override {
+    return file_.ReadStored(name);
   }
 
  private:

@@ -219,7 +219,7 @@ class HeaderParser {
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.first->offset < b.first->offset; });
     uint64_t covered = 0;
-    uint64_t end = 0;  // of the last tensor, without padding
+    const std::string* cut = nullptr;  // the first tensor that the file does not hold whole
     for (const auto& [tensor, name] : order) {
       if (tensor->offset != covered) {
         return Invalid(
@@ -229,15 +229,18 @@ class HeaderParser {
       const auto tensor_end = CheckedAdd(covered, tensor->bytes);
       const auto padded = tensor_end ? AlignUp(*tensor_end, alignment) : std::nullopt;
       const auto in_file = CheckedAdd(*data, tensor->offset);
-      if (!padded || !in_file) return Invalid("its tensors overflow 64 bits");
+      const auto file_end = CheckedAdd(*data, tensor_end.value_or(0));
+      if (!padded || !in_file || !file_end) return Invalid("its tensors overflow 64 bits");
+      if (*file_end > file_size_ && cut == nullptr) cut = name;
       tensor->offset = *in_file;
-      end = *tensor_end;
       covered = *padded;
     }
-    const auto file_end = CheckedAdd(*data, end);
     const auto padded_end = CheckedAdd(*data, covered);
-    if (!file_end || !padded_end) return Invalid("its tensors overflow 64 bits");
-    if (*file_end > file_size_) return absl::DataLossError("GGUF file ends before its last tensor");
+    if (!padded_end) return Invalid("its tensors overflow 64 bits");
+    if (cut != nullptr) {
+      return absl::DataLossError(
+          absl::StrCat("GGUF file ends before the end of tensor ", Quoted(*cut)));
+    }
     if (*padded_end < file_size_) return Invalid("bytes follow the last tensor");
     return absl::OkStatus();
   }

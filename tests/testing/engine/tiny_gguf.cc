@@ -2,7 +2,10 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <random>
+
+#include "tests/testing/engine/gguf_blocks.h"
 
 namespace eta::testing {
 namespace {
@@ -140,6 +143,25 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
         {named.gguf, named.dimensions, 0,
          std::string(reinterpret_cast<const char*>(stored.data()), stored.size() * sizeof(float)),
          std::nullopt});
+  }
+}
+
+void UseBlocks(GgufWriter& file, const std::string& name, GgmlType type) {
+  GgufWriter::Tensor& tensor = file.At(name);
+  const uint64_t width = tensor.dimensions.front();
+  const uint64_t blocks = width / LayoutOf(type).block_elements * tensor.dimensions.back();
+  std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(name)));
+  const std::vector<std::byte> data =
+      GgufBlocks(type, blocks, 1.0f / std::sqrt(static_cast<float>(width)), random);
+  tensor.type = static_cast<uint32_t>(type);
+  tensor.data.assign(reinterpret_cast<const char*>(data.data()), data.size());
+}
+
+void UseBlocks(GgufWriter& file, std::span<const GgmlType> types) {
+  size_t next = 0;
+  for (const GgufWriter::Tensor& tensor : file.tensors) {
+    if (tensor.dimensions.size() != 2) continue;
+    UseBlocks(file, tensor.name, types[next++ % types.size()]);
   }
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/weights/ggml_type.h"
 #include "tests/testing/engine/gguf_writer.h"
 
 namespace eta::testing {
@@ -28,6 +30,13 @@ struct TinyGguf {
   GgufWriter file;  // of version 3, all tensors F32; a SentencePiece vocabulary of 264 pieces
   std::map<std::string, std::vector<float>> tensors;  // by Hugging Face's names, in its order
 };
+
+// Gives a matrix of the file, by GGUF's name, random blocks of this type; its rows must be whole
+// blocks. TinyGguf::tensors stays as it was.
+void UseBlocks(GgufWriter& file, const std::string& name, GgmlType type);
+
+// The same for all matrices, with these types in turn.
+void UseBlocks(GgufWriter& file, std::span<const GgmlType> types);
 
 // Turns `file`'s vocabulary into a byte-level one of the same size: <s> and </s> at 1 and 2, the
 // 256 bytes, and what the merges make.

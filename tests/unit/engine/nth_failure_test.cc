@@ -64,6 +64,10 @@ TEST_F(NthFailure, AllocationWhileAGgufFileIsOpenedAndRead) {
                 return checkpoint.Read("model.layers.0.self_attn.q_proj.weight").status();
               }),
               2);
+    EXPECT_GT(FailEachAllocation([&] {
+                return checkpoint.ReadStored("model.layers.0.self_attn.q_proj.weight").status();
+              }),
+              1);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/gguf_blocks.h"
 #include "tests/testing/engine/tiny_gguf.h"
 
 namespace eta {
@@ -126,6 +127,47 @@ TEST_F(GgufFileTest, QuantisedRowsAreFloatsInTheRightOrder) {
     const int stored = row / 32 * 32 + row % 16 * 2 + row % 32 / 16;
     EXPECT_EQ(rows[row * 64], static_cast<float>(static_cast<int8_t>(stored)) / 64.0f) << row;
   }
+}
+
+// Rows of heads are whole rows of blocks, so that they are put in order without unpacking.
+TEST_F(GgufFileTest, StoredBlocksAreThoseOfTheFileInTheRightOrder) {
+  for (const GgmlType type : testing::kBlockTypes) {
+    const GgmlLayout layout = testing::LayoutOf(type);
+    SCOPED_TRACE(layout.name);
+    TinyGguf tiny({.num_layers = 1, .model_dim = 256, .ffn_dim = 256, .head_dim = 64});
+    testing::UseBlocks(tiny.file, std::span(&type, 1));
+    const auto file = Open(tiny.file).value();
+    for (const auto& [name, info] : file.tensors()) {
+      SCOPED_TRACE(name);
+      const auto stored = file.ReadStored(name);
+      ASSERT_TRUE(stored.ok()) << stored.status();
+      const auto numbers = file.Read(name).value();
+      ASSERT_EQ(stored->blocks.has_value(), info.shape.size() == 2);
+      if (!stored->blocks) {
+        EXPECT_EQ(stored->bytes, numbers);
+        continue;
+      }
+      EXPECT_EQ(stored->blocks->type, type);
+      EXPECT_EQ(stored->bytes.size(),
+                numbers.size() / sizeof(float) / layout.block_elements * layout.block_bytes);
+      std::vector<std::byte> unpacked(numbers.size());
+      UnpackBlocks(layout, stored->bytes, unpacked);
+      EXPECT_EQ(unpacked, numbers);
+    }
+  }
+}
+
+TEST_F(GgufFileTest, StoredNumbersOfSixteenBitsAreNoBlocks) {
+  TinyGguf tiny;
+  auto& query = tiny.file.At("blk.0.attn_q.weight");
+  query.type = static_cast<uint32_t>(GgmlType::kF16);
+  query.data.resize(query.data.size() / 2);
+  const auto file = Open(tiny.file).value();
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  const auto stored = file.ReadStored(name).value();
+  EXPECT_FALSE(stored.blocks);
+  EXPECT_EQ(stored.bytes, file.Read(name).value());
+  EXPECT_EQ(file.ReadStored("blk.0.attn_q.weight").status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {

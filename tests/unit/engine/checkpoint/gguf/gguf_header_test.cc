@@ -47,19 +47,22 @@ TEST(GgufHeader, TensorsLieWhereTheHeadSays) {
   }
 }
 
-// bad input: GGUF | cut in its head or data, bytes behind its data | DATA_LOSS; INVALID_ARGUMENT |
-//   BadModelTest.AGgufFileIsRefusedInOneLine
+// bad input: GGUF | cut in its head or data, bytes behind its data | DATA_LOSS, the tensor named
+// that
+//   is cut; INVALID_ARGUMENT | BadModelTest.AGgufFileIsRefusedInOneLine
 TEST(GgufHeader, EveryCutIsAnErrorAndMoreBytesAreAskedForWhereThereAreMore) {
   const GgufWriter file = TwoTensors();
   const std::string bytes = file.Serialize();
   const size_t head = file.Head().size();
+  const size_t end_of_a = bytes.size() - file.tensors[1].data.size();
   for (size_t size = 0; size < bytes.size(); ++size) {
     const std::string cut = bytes.substr(0, size);
     EXPECT_EQ(Parse(cut).status().code(), size == 0 ? kInvalid : kDataLoss) << size;
     EXPECT_THAT(std::string(Parse(cut).status().message()),
-                HasSubstr(size == 0     ? "does not begin with GGUF"
-                          : size < head ? "GGUF file ends inside its head"
-                                        : "GGUF file ends before its last tensor"));
+                HasSubstr(size == 0         ? "does not begin with GGUF"
+                          : size < head     ? "GGUF file ends inside its head"
+                          : size < end_of_a ? "GGUF file ends before the end of tensor 'a'"
+                                            : "GGUF file ends before the end of tensor 'b'"));
     const auto more = ParseGgufHeader(cut, bytes.size());
     if (size == 0) continue;
     EXPECT_EQ(more.status().code(),
@@ -204,7 +207,7 @@ TEST(GgufHeader, BadTensorsAreNamed) {
   ExpectError(with([](GgufWriter& file) {
                 file.At("b").dimensions = {32, 9};
               }),
-              kDataLoss, "ends before its last tensor");
+              kDataLoss, "ends before the end of tensor 'b'");
 }
 
 // bad input: GGUF | an alignment that is no power of two | INVALID_ARGUMENT
