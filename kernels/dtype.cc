@@ -46,6 +46,13 @@ std::optional<DType> ParseDType(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<WeightFormat> ParseWeightFormat(std::string_view name) {
+  for (const auto format : {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    if (Name(format) == name) return format;
+  }
+  return std::nullopt;
+}
+
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 0x1F;

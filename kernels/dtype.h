@@ -44,6 +44,9 @@ size_t SizeOf(DType dtype);
 std::string_view Name(DType dtype);
 std::optional<DType> ParseDType(std::string_view name);
 
+// Of a format's Name(); nullopt for any other word.
+std::optional<WeightFormat> ParseWeightFormat(std::string_view name);
+
 // Conversions of the 16-bit formats, rounding to nearest even; NaN stays NaN.
 float HalfToFloat(uint16_t half);
 uint16_t FloatToHalf(float value);

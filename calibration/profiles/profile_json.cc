@@ -28,8 +28,8 @@ constexpr std::array<DType, 4> kKvDtypes = {DType::kFloat16, DType::kBFloat16, D
                                             DType::kFloat8E4M3};
 constexpr std::array<std::string_view, 4> kKvDtypeNames = {"float16", "bfloat16", "float32",
                                                            "float8_e4m3"};
-constexpr std::array<std::string_view, 2> kWeights = {Name(WeightFormat::kNative),
-                                                      Name(WeightFormat::kInt8)};
+constexpr std::array<std::string_view, 3> kWeights = {
+    Name(WeightFormat::kNative), Name(WeightFormat::kInt8), Name(WeightFormat::kInt4)};
 constexpr std::array<std::string_view, 6> kTargets = {
     "match_dynamic",           "head_density",          "union_density",
     "max_perplexity_increase", "dynamic_union_density", "retained_mass"};

@@ -66,7 +66,7 @@ absl::Status CheckGeometry(const ProfileGeometry& geometry) {
 
 absl::Status CheckFormats(const ProfileFormats& formats) {
   if (formats.index > IndexKind::kOutlier) return InvalidField("index", "is unknown");
-  if (formats.weights > WeightFormat::kInt8) return InvalidField("weights", "is unknown");
+  if (formats.weights > WeightFormat::kInt4) return InvalidField("weights", "is unknown");
   switch (formats.kv_dtype) {
     case DType::kFloat32:
     case DType::kFloat16:

@@ -80,10 +80,14 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
       ->capture_default_str();
   AddChoice<WeightFormat>(
       app, "--weights", options.weights,
-      {{"native", WeightFormat::kNative}, {"int8", WeightFormat::kInt8}}, "native",
-      "Number format of the weights in memory: native is the checkpoint's, on a GPU --compute's, "
-      "and float16 and bfloat16 take 2 bytes a weight; int8 takes 1, loses some precision and is "
-      "not for GPUs");
+      {{"native", WeightFormat::kNative},
+       {"int8", WeightFormat::kInt8},
+       {"int4", WeightFormat::kInt4}},
+      "native",
+      "Number format of the weights in memory: native is the model's own, the blocks of a GGUF "
+      "file "
+      "too, and on a GPU --compute's. int8 and int4 round weights of more bits at load, to about "
+      "1.1 and 0.6 bytes each, lose some precision, int4 more, and are not for GPUs");
 }
 
 void AddCacheFlags(CLI::App& app, EngineOptions& options) {

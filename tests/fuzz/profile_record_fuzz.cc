@@ -55,7 +55,7 @@ void Schema3(InputReader& reader, eta::ProfileContent& content) {
   content.settings.confirm = (kind & 128) != 0;
   content.settings.sparse_prefill = (kind & 64) != 0;
   if ((kind & 32) != 0) content.formats.kv_dtype = static_cast<eta::DType>(reader.Byte());
-  if ((kind & 16) != 0) content.formats.weights = static_cast<eta::WeightFormat>(reader.Byte() % 3);
+  if ((kind & 16) != 0) content.formats.weights = static_cast<eta::WeightFormat>(reader.Byte() % 4);
   content.formats.index = static_cast<eta::IndexKind>(kind % 2);
   if (kind % 2 == 0) return;
   content.relative_c = static_cast<float>((kind & 2) != 0 ? Number(reader) : -3.9);

@@ -68,12 +68,13 @@ void RuntimeFlags::Register(CLI::App& command) {
                            "records not with backend cpu")
       ->check(CLI::IsMember({"float16", "int8"}));
   const std::function<void(const std::string&)> set_weights = [this](const std::string& name) {
-    weights = name == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative;
+    weights = ParseWeightFormat(name).value_or(weights);
   };
   command
       .add_option_function("--weights", set_weights,
-                           "Weights as the checkpoint has them, or rounded to 8 bits")
-      ->check(CLI::IsMember({"native", "int8"}))
+                           "Weights as the checkpoint has them, or rounded to 8 or 4 bits where "
+                           "they have more")
+      ->check(CLI::IsMember({"native", "int8", "int4"}))
       ->default_str("native");
 }
 

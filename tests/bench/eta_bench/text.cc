@@ -85,11 +85,11 @@ class Reader {
       : options_(options), backend_(OpenBackend(options.device)) {
     const auto checkpoint = Require(Checkpoint::Open(options.model));
     const int32_t most = *std::ranges::max_element(options.context) + options.steps + 1;
-    model_ = Require(Model::Load(
-        checkpoint, backend_,
-        {.weights = options.weights == "int8" ? WeightFormat::kInt8 : WeightFormat::kNative,
-         .max_rows = options.chunk,
-         .max_context = most}));
+    model_ = Require(
+        Model::Load(checkpoint, backend_,
+                    {.weights = ParseWeightFormat(options.weights).value_or(WeightFormat::kNative),
+                     .max_rows = options.chunk,
+                     .max_context = most}));
     const KvGeometry geometry = MakeKvGeometry(config(), *ParseDType(options.kv_dtype));
     block_table_.resize(static_cast<size_t>(most / geometry.block_size + 1));
     std::iota(block_table_.begin(), block_table_.end(), 0);
@@ -379,7 +379,7 @@ void AddTextCommand(CLI::App& app, Command& chosen) {
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
       ->capture_default_str();
   command->add_option("--weights", options->weights)
-      ->check(CLI::IsMember({"native", "int8"}))
+      ->check(CLI::IsMember({"native", "int8", "int4"}))
       ->capture_default_str();
   command->add_option("--reads", options->reads, "The model's, if not given")
       ->check(CLI::IsMember({"own", "shared"}));

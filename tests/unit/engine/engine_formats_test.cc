@@ -103,10 +103,9 @@ TEST_P(EmbeddedModel, AnswersAloneInABatchInChunksAndFromSharedPrefixesAreTheSam
 }
 
 INSTANTIATE_TEST_SUITE_P(Weights, EmbeddedModel,
-                         ::testing::Values(WeightFormat::kNative, WeightFormat::kInt8),
-                         [](const auto& test) {
-                           return test.param == WeightFormat::kInt8 ? "Int8" : "Native";
-                         });
+                         ::testing::Values(WeightFormat::kNative, WeightFormat::kInt8,
+                                           WeightFormat::kInt4),
+                         [](const auto& test) { return std::string(Name(test.param)); });
 
 TEST(CacheFormats, Bfloat16KeysAndValuesHalveTheCacheAndHardlyMoveTheAnswer) {
   const TinyModel model;

@@ -206,7 +206,7 @@ TEST(ProfileBlob, RefusesContentOutsideItsLimits) {
   EXPECT_EQ(field([](R& r) { r.content.formats.index = IndexKind{2}; }), "index");
   EXPECT_EQ(field([](R& r) { r.content.formats.kv_dtype = DType::kInt64; }), "kv_dtype");
   EXPECT_EQ(field([](R& r) { r.content.formats.kv_dtype = DType{99}; }), "kv_dtype");
-  EXPECT_EQ(field([](R& r) { r.content.formats.weights = WeightFormat{2}; }), "weights");
+  EXPECT_EQ(field([](R& r) { r.content.formats.weights = WeightFormat{3}; }), "weights");
   EXPECT_EQ(field([](R& r) { r.content.thresholds.pop_back(); }), "thresholds");
   EXPECT_EQ(field([](R& r) { r.content.thresholds[4] = NAN; }), "thresholds[1][1]");
   EXPECT_EQ(field([](R& r) { r.content.z_per_head = {1.0f}; }), "z_per_head");
@@ -427,7 +427,7 @@ TEST(ProfileJson, RoundTripKeepsEveryBit) {
       profile.content.settings.confirm = true;
       profile.content.formats = {.index = IndexKind::kOutlier,
                                  .kv_dtype = DType::kFloat8E4M3,
-                                 .weights = WeightFormat::kInt8};
+                                 .weights = WeightFormat::kInt4};
       profile.content.settings.sparse_prefill = true;
       profile.content.settings.min_mass = std::nextafter(0.3f, 0.0f);
       profile.content.evidence.multi_needles.reset();
