@@ -1,5 +1,8 @@
 #include "kernels/checks.h"
 
+#include "absl/strings/str_cat.h"
+#include "kernels/weights/ggml_type.h"
+
 namespace eta {
 namespace {
 
@@ -23,6 +26,16 @@ absl::Status CheckParts(std::span<const HostMatrix> parts) {
     }
     if (!IsFloat(part.dtype)) {
       return absl::InvalidArgumentError("parts: dtype is not float32, float16 or bfloat16");
+    }
+    if (part.blocks == nullptr) continue;
+    if (part.dtype != part.blocks->unpacked) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parts: dtype is not what ", part.blocks->name, " unpacks to"));
+    }
+    if (part.cols % part.blocks->block_elements != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parts: rows of ", part.cols, " numbers are not whole blocks of ",
+                       part.blocks->name, ", ", part.blocks->block_elements, " numbers each"));
     }
   }
   return absl::OkStatus();

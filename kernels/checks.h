@@ -12,7 +12,8 @@ namespace eta {
 // True for float32, float16 and bfloat16.
 bool IsFloat(DType dtype);
 
-// Checks the parts of Backend::Pack: at least one, none empty, equal columns, floating-point.
+// Checks the parts of Backend::Pack: at least one, none empty, equal columns, floating-point; rows
+// of blocks are whole.
 absl::Status CheckParts(std::span<const HostMatrix> parts);
 
 // Checks the types: the cache float32, float16, bfloat16 or float8_e4m3; the index float16 or int8,

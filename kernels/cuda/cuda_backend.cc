@@ -23,6 +23,7 @@
 #include "kernels/cuda/rows/matmul.h"
 #include "kernels/cuda/rows/sampling.h"
 #include "kernels/cuda/targets.h"
+#include "kernels/weights/ggml_type.h"
 
 namespace eta::cuda {
 namespace {
@@ -39,14 +40,22 @@ class DeviceBuffer final : public Buffer {
   int device_;
 };
 
-// Returns the elements of `part` as `dtype`.
-std::vector<std::byte> Converted(const HostMatrix& part, DType dtype) {
-  const int64_t count = part.rows * part.cols;
-  std::vector<std::byte> out(static_cast<size_t>(count) * SizeOf(dtype));
-  for (int64_t i = 0; i < count; ++i) {
-    StoreElement(dtype, out.data(), i, LoadElement(part.dtype, part.data, i));
+// Writes row `row` of `part` as `dtype`. `unpacked`: memory for a row of blocks.
+void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<std::byte>& unpacked,
+                std::byte* out) {
+  const auto* from = static_cast<const std::byte*>(part.data);
+  const auto cols = static_cast<size_t>(part.cols);
+  if (part.blocks != nullptr) {
+    const size_t bytes = cols / part.blocks->block_elements * part.blocks->block_bytes;
+    unpacked.resize(cols * SizeOf(part.dtype));
+    UnpackBlocks(*part.blocks, {from + static_cast<size_t>(row) * bytes, bytes}, unpacked);
+    from = unpacked.data();
+  } else {
+    from += static_cast<size_t>(row) * cols * SizeOf(part.dtype);
   }
-  return out;
+  for (int64_t i = 0; i < part.cols; ++i) {
+    StoreElement(dtype, out, i, LoadElement(part.dtype, from, i));
+  }
 }
 
 class CudaBackend final : public Backend {
@@ -151,13 +160,12 @@ class CudaBackend final : public Backend {
     if (!buffer.ok()) return buffer.status();
     std::byte* to = (*buffer)->data();
     for (const HostMatrix& part : parts) {
-      const size_t bytes = static_cast<size_t>(part.rows) * row_bytes;
-      if (part.dtype == compute_) {
-        Upload(to, part.data, bytes);
+      if (part.blocks == nullptr && part.dtype == compute_) {
+        Upload(to, part.data, static_cast<size_t>(part.rows) * row_bytes);
       } else {
-        Upload(to, Converted(part, compute_).data(), bytes);
+        UploadConverted(part, to);
       }
-      to += bytes;
+      to += static_cast<size_t>(part.rows) * row_bytes;
     }
     if (!ok()) return device_->status();
     return std::unique_ptr<Matrix>(
@@ -418,6 +426,23 @@ class CudaBackend final : public Backend {
     device_->MakeCurrent();
     device_->Check(cudaMemcpyAsync(to, from, bytes, kind, device_->stream()), what);
     device_->Check(cudaStreamSynchronize(device_->stream()), what);
+  }
+
+  // In pieces, so that the host holds no second copy of the matrix.
+  void UploadConverted(const HostMatrix& part, std::byte* to) {
+    constexpr size_t kPieceBytes = size_t{4} << 20;
+    const size_t row_bytes = static_cast<size_t>(part.cols) * SizeOf(compute_);
+    const auto most = static_cast<int64_t>(std::max<size_t>(kPieceBytes / row_bytes, 1));
+    std::vector<std::byte> piece(static_cast<size_t>(std::min(most, part.rows)) * row_bytes);
+    std::vector<std::byte> unpacked;
+    for (int64_t row = 0; row < part.rows;) {
+      const int64_t end = std::min(row + most, part.rows);
+      std::byte* out = piece.data();
+      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, compute_, unpacked, out);
+      const auto bytes = static_cast<size_t>(out - piece.data());
+      Upload(to, piece.data(), bytes);
+      to += bytes;
+    }
   }
 
   // How rows are screened depends on the block size, which Plan() does not know.
