@@ -14,6 +14,7 @@
 #include "kernels/params/calibration.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
+#include "kernels/weights/block_scales.h"
 
 namespace eta {
 
@@ -56,12 +57,6 @@ struct Model::Workspace {
 
 namespace {
 
-// A tensor of the checkpoint in host memory.
-struct HostTensor {
-  TensorInfo info;
-  std::vector<std::byte> bytes;
-};
-
 absl::Status UploadFloats(Backend& backend, std::span<const float> values,
                           std::unique_ptr<Buffer>& buffer) {
   ASSIGN_OR_RETURN(buffer, backend.Allocate(values.size_bytes()));
@@ -69,7 +64,8 @@ absl::Status UploadFloats(Backend& backend, std::span<const float> values,
   return absl::OkStatus();
 }
 
-// Loads tensors one matrix at a time, so that the peak is the weights plus one matrix.
+// Loads tensors one matrix at a time, each as it is stored, so that the peak is the weights plus
+// one matrix of the file.
 class WeightLoader {
  public:
   WeightLoader(const TensorSource& source, Backend& backend, bool allow_nonfinite,
@@ -78,13 +74,15 @@ class WeightLoader {
 
   // The named tensors, stacked.
   void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
-    std::vector<HostTensor> tensors;
+    std::vector<StoredTensor> tensors;
     std::vector<HostMatrix> parts;
-    for (const std::string& name : names) tensors.push_back(Read(name));
+    for (const std::string& name : names) tensors.push_back(ReadStored(name));
     if (!status_.ok()) return;
-    for (const HostTensor& tensor : tensors) {
-      parts.push_back(
-          {tensor.bytes.data(), tensor.info.dtype, tensor.info.shape[0], tensor.info.shape[1]});
+    for (size_t i = 0; i < names.size(); ++i) {
+      const TensorInfo& info = Info(names[i]);
+      const auto& blocks = tensors[i].blocks;
+      parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
+                       blocks ? &*blocks : nullptr});
     }
     auto packed = backend_.Pack(parts, format_);
     status_ = packed.status();
@@ -95,41 +93,59 @@ class WeightLoader {
   void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
     std::vector<float> values;
     for (const std::string& name : names) {
-      const HostTensor tensor = Read(name);
+      const std::vector<std::byte> bytes = Read(name);
       if (!status_.ok()) return;
-      const auto count = static_cast<int64_t>(tensor.bytes.size() / SizeOf(tensor.info.dtype));
-      for (int64_t i = 0; i < count; ++i) {
-        values.push_back(LoadElement(tensor.info.dtype, tensor.bytes.data(), i));
-      }
+      const DType dtype = Info(name).dtype;
+      const auto count = static_cast<int64_t>(bytes.size() / SizeOf(dtype));
+      for (int64_t i = 0; i < count; ++i) values.push_back(LoadElement(dtype, bytes.data(), i));
     }
     status_ = UploadFloats(backend_, values, buffer);
   }
 
   // Whether the two tensors are the same to the last bit.
   bool Equal(const std::string& a, const std::string& b) {
-    const HostTensor first = Read(a);
-    const HostTensor second = Read(b);
-    return first.info.dtype == second.info.dtype && first.bytes == second.bytes;
+    const StoredTensor first = ReadStored(a);
+    const StoredTensor second = ReadStored(b);
+    const auto type = [](const StoredTensor& tensor) {
+      return tensor.blocks ? std::optional(tensor.blocks->type) : std::nullopt;
+    };
+    return Info(a).dtype == Info(b).dtype && type(first) == type(second) &&
+           first.bytes == second.bytes;
   }
 
   const absl::Status& status() const { return status_; }
 
  private:
-  HostTensor Read(const std::string& name) {
-    HostTensor tensor;
-    if (!status_.ok()) return tensor;
+  const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
+
+  std::vector<std::byte> Read(const std::string& name) {
+    if (!status_.ok()) return {};
     auto bytes = source_.Read(name);
-    if (!bytes.ok()) {
-      status_ = bytes.status();
-      return tensor;
+    status_ = bytes.status();
+    if (!status_.ok()) return {};
+    CheckFinite(name, FirstNonFinite(*bytes, Info(name).dtype));
+    return *std::move(bytes);
+  }
+
+  StoredTensor ReadStored(const std::string& name) {
+    if (!status_.ok()) return {};
+    auto tensor = source_.ReadStored(name);
+    status_ = tensor.status();
+    if (!status_.ok()) return {};
+    if (!tensor->blocks) {
+      CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
+    } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
+      Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
     }
-    tensor = {source_.tensors().at(name), *std::move(bytes)};
-    const auto nonfinite = FirstNonFinite(tensor.bytes, tensor.info.dtype);
-    if (nonfinite && !allow_nonfinite_) {
-      status_ = absl::FailedPreconditionError(
-          absl::StrCat("tensor ", name, ": element ", *nonfinite, " is NaN or infinite"));
-    }
-    return tensor;
+    return *std::move(tensor);
+  }
+
+  void CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
+    if (nonfinite) Refuse(name, absl::StrCat("element ", *nonfinite, " is NaN or infinite"));
+  }
+  void Refuse(const std::string& name, const std::string& sentence) {
+    if (allow_nonfinite_) return;
+    status_ = absl::FailedPreconditionError(absl::StrCat("tensor ", name, ": ", sentence));
   }
 
   const TensorSource& source_;

@@ -1,5 +1,6 @@
 // Files of a model as the built server takes them. A damaged one of each kind ends it with exit
 // code 2 and one error that names the cause: what else is refused, tests of the readers say.
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -70,6 +71,11 @@ TEST(BadModelTest, AGgufFileIsRefusedInOneLine) {
   const TempFolder folder;
   const std::string path = folder.Write("bad.gguf", TinyGguf().file.Serialize().substr(0, 500));
   ExpectBadStart(ServeModel(path), "'bad.gguf': GGUF file ends inside its head");
+  TinyGguf tiny;
+  UseBlocks(tiny.file, "blk.1.ffn_up.weight", GgmlType::kQ8_0);
+  tiny.file.At("blk.1.ffn_up.weight").data.replace(34, 2, "\xFF\x7F");
+  folder.Write("bad.gguf", tiny.file.Serialize());
+  ExpectBadStart(ServeModel(path), "mlp.up_proj.weight: block 1: a scale is NaN or infinite");
 }
 
 TEST(BadModelTest, AnIndexMetricIsRefusedInOneLine) {
@@ -146,6 +152,16 @@ TEST(GoodGguf, IsServedAsTheFolderThatItIsImportedTo) {
   const std::vector<int32_t> answer = AnswerOfModel(path);
   EXPECT_EQ(answer.size(), 4u);
   EXPECT_EQ(AnswerOfModel(out), answer);
+}
+
+TEST(GoodGguf, OfBlocksIsServed) {
+  const TempFolder folder;
+  TinyGguf tiny;
+  UseBlocks(tiny.file, std::array{GgmlType::kQ4_0, GgmlType::kQ8_0, GgmlType::kQ5_1});
+  const std::string path = folder.Write("tiny.gguf", tiny.file.Serialize());
+  const std::vector<int32_t> answer = AnswerOfModel(path);
+  EXPECT_EQ(answer.size(), 4u);
+  EXPECT_EQ(AnswerOfModel(path), answer);
 }
 
 TEST(GoodIndexMetric, OfEtaEvalIsServed) {
