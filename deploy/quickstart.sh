@@ -95,12 +95,11 @@ fi
 
 begin "$((fetch + 3))/$steps start the server"
 server=unix:$work/eta.sock
-launch=() metrics=() weights=()
-if [ "$chat" -eq 1 ]; then weights=(--weights int8); fi
+launch=() metrics=()
 # In a session of its own it outlives this terminal.
 if [ "$keep" -eq 1 ]; then launch=(setsid) metrics=(--metrics_listen 127.0.0.1:0); fi
 "${launch[@]}" build/bin/eta-server --model "$model" --listen "$server" --log_format text \
-  --profile_store "$work/profiles.db" "${weights[@]}" "${metrics[@]}" >"$work/server.log" 2>&1 &
+  --profile_store "$work/profiles.db" "${metrics[@]}" >"$work/server.log" 2>&1 &
 server_pid=$!
 until build/bin/etactl health --server "$server" >/dev/null 2>&1; do
   kill -0 "$server_pid" 2>/dev/null || {
@@ -167,7 +166,7 @@ if [ "$chat" -eq 1 ]; then
 
 All of it worked, in $SECONDS s. By hand:
 
-  build/bin/eta-server --model $model --weights int8
+  build/bin/eta-server --model $model
   build/bin/etactl chat
 TEXT
   exit 0

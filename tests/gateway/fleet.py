@@ -82,7 +82,7 @@ class Server(Process):
 
     def start(self, *flags):
         self.log.write_bytes(b"")
-        self.run([self.build / "bin/eta-server", "--model", MODEL, "--weights=int8", "--threads=1",
+        self.run([self.build / "bin/eta-server", "--model", MODEL, "--threads=1",
                   "--kv_pool_bytes=256MB", f"--max_context={CONTEXT}", f"--listen={self.own}",
                   f"--vllm_listen={self.vllm}", *flags])  # fmt: skip
         return self

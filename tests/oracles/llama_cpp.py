@@ -1,7 +1,7 @@
 """Next-token distributions of SmolLM2-135M against llama.cpp's, both in float32.
 
-llama.cpp rounds activations beside quantized weights, and this engine does not. So both get the
-weights of the package's GGUF as float32.
+Beside quantized weights each of them rounds activations in its own way. So both get the weights of
+the package's GGUF as float32.
 
 usage: tests/oracles/run.sh BUILD_FOLDER llama_cpp [--environment]
   --environment: makes the Python environment, in which tests/bench/llama_cpp.py runs too

@@ -72,8 +72,8 @@ void RuntimeFlags::Register(CLI::App& command) {
   };
   command
       .add_option_function("--weights", set_weights,
-                           "Weights as the checkpoint has them, or rounded to 8 or 4 bits where "
-                           "they have more")
+                           "Weights as the model has them, or rounded to 8 or 4 bits where they "
+                           "have more; not with backend cuda")
       ->check(CLI::IsMember({"native", "int8", "int4"}))
       ->default_str("native");
 }
