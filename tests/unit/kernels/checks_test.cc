@@ -1,0 +1,42 @@
+#include "kernels/checks.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/weights/ggml_type.h"
+#include "tests/testing/base/status_reason.h"
+
+namespace eta {
+namespace {
+
+// bad input: Weights | rows that are not whole blocks, numbers that they do not unpack to |
+//   INVALID_ARGUMENT, by the type of the blocks
+TEST(CheckParts, RowsOfBlocksAreWholeAndUnpackToTheirType) {
+  const std::vector<std::byte> bytes(4096);
+  const GgmlLayout q4_k = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ4_K));
+  const auto check = [&](DType dtype, int64_t cols) {
+    const HostMatrix part = {bytes.data(), dtype, 4, cols, &q4_k};
+    return CheckParts({&part, 1});
+  };
+  EXPECT_TRUE(check(DType::kFloat32, 256).ok());
+  EXPECT_TRUE(check(DType::kFloat32, 512).ok());
+  EXPECT_THAT(check(DType::kFloat32, 288),
+              FailsSaying(absl::StatusCode::kInvalidArgument,
+                          "parts: rows of 288 numbers are not whole blocks of Q4_K, 256 numbers"));
+  EXPECT_THAT(check(DType::kFloat16, 256), FailsSaying(absl::StatusCode::kInvalidArgument,
+                                                       "parts: dtype is not what Q4_K unpacks to"));
+}
+
+TEST(WeightFormats, AreParsedByTheirNames) {
+  for (const auto format : {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    EXPECT_EQ(ParseWeightFormat(Name(format)), format);
+  }
+  EXPECT_EQ(Name(WeightFormat::kInt4), "int4");
+  for (const char* name : {"", "int", "int16", "Native"}) {
+    EXPECT_EQ(ParseWeightFormat(name), std::nullopt) << name;
+  }
+}
+
+}  // namespace
+}  // namespace eta
