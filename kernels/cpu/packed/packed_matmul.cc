@@ -33,7 +33,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // Rows whose sums stay in registers beside the numbers of a group.
-constexpr int64_t kTallestTile = HWY_MAX_BYTES >= 64 ? 16 : 4;
+constexpr int64_t kTallestTile = HWY_MAX_BYTES >= 64 ? 16 : 8;
 
 // Bytes of a task's rows, which share L2 with a panel.
 constexpr size_t kRowGroupBytes = size_t{1} << 20;
@@ -188,10 +188,10 @@ void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Out
         case 4:
           multiply.template operator()<4>();
           break;
-#if HWY_MAX_BYTES >= 64
         case 8:
           multiply.template operator()<8>();
           break;
+#if HWY_MAX_BYTES >= 64
         case 16:
           multiply.template operator()<16>();
           break;

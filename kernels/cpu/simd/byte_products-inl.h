@@ -21,6 +21,13 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
 
+#undef ETA_BYTE_PAIRS
+#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#define ETA_BYTE_PAIRS 1
+#else
+#define ETA_BYTE_PAIRS 0
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {
 namespace HWY_NAMESPACE {
@@ -33,14 +40,10 @@ using Ints = hn::Vec<Int>;
 // Whether a sum of numbers of so many bits comes without their offset: then it starts at zero.
 template <int kBits, bool kVnni>
 constexpr bool TakesOffset() {
-#if HWY_ARCH_X86
-  return kBits == 8 && !kVnni;
-#else
-  return false;
-#endif
+  return ETA_BYTE_PAIRS == 1 && kBits == 8 && !kVnni;
 }
 
-#if HWY_ARCH_X86
+#if ETA_BYTE_PAIRS
 
 // Lane i: bytes 2i and 2i + 1 of `u` times those of `x`, added; 16 bits, saturated.
 HWY_INLINE hn::Vec<hn::Repartition<int16_t, Float>> AddPairs(Bytes u, Bytes x) {
@@ -51,6 +54,18 @@ HWY_INLINE hn::Vec<hn::Repartition<int16_t, Float>> AddPairs(Bytes u, Bytes x) {
   return Result{_mm256_maddubs_epi16(u.raw, x.raw)};
 #else
   return Result{_mm512_maddubs_epi16(u.raw, x.raw)};
+#endif
+}
+
+// Each byte of `x`, times the sign of that of `w`; where `w` is zero, anything.
+HWY_INLINE Bytes ApplySign(Bytes x, Bytes w) {
+#if HWY_TARGET == HWY_SSSE3
+  return Bytes{_mm_sign_epi8(x.raw, w.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return Bytes{_mm256_sign_epi8(x.raw, w.raw)};
+#else
+  const __mmask64 negative = _mm512_movepi8_mask(w.raw);
+  return Bytes{_mm512_mask_sub_epi8(x.raw, negative, _mm512_setzero_si512(), x.raw)};
 #endif
 }
 
@@ -65,12 +80,13 @@ HWY_INLINE Ints AddWords(hn::Vec<hn::Repartition<int16_t, Float>> words) {
 #endif
 }
 
-// Sums of so many pairs of products, each at most 2 * (2^bits - 1) * 127, fit in 16 bits.
+// Sums of so many pairs of products, each at most 2 * (2^bits - 1) * 127, or 2 * 128 * 127 of 8
+// bits, fit in 16 bits.
 constexpr size_t PairsInWord(int bits) {
   return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
 }
 
-#endif  // HWY_ARCH_X86
+#endif  // ETA_BYTE_PAIRS
 
 // sum + the products of kQuads times four terms.
 template <int kBits, bool kVnni, size_t kQuads>
@@ -84,7 +100,7 @@ HWY_INLINE Ints SumOfProducts(const Bytes* u, const int32_t* x, Ints sum) {
     return sum;
   }
 #endif
-#if HWY_ARCH_X86
+#if ETA_BYTE_PAIRS
   constexpr size_t kPairs = PairsInWord(kBits);
   static_assert(kQuads % kPairs == 0);
   const Byte d8;
@@ -95,10 +111,9 @@ HWY_INLINE Ints SumOfProducts(const Bytes* u, const int32_t* x, Ints sum) {
   for (size_t t = 0; t < kQuads; ++t) {
     const Bytes row = hn::BitCast(d8, hn::Set(Int(), x[t]));
     if constexpr (kBits == 8) {
-      const auto w = hn::BitCast(di8, hn::Xor(u[t], hn::Set(d8, 0x80)));
-      const auto sign = hn::BroadcastSignBit(w);
-      const auto signed_row = hn::Sub(hn::Xor(hn::BitCast(di8, row), sign), sign);
-      words = AddPairs(hn::BitCast(d8, hn::Abs(w)), hn::BitCast(d8, signed_row));
+      const Bytes w = hn::Xor(u[t], hn::Set(d8, 0x80));
+      const Bytes magnitude = hn::BitCast(d8, hn::Abs(hn::BitCast(di8, w)));
+      words = AddPairs(magnitude, ApplySign(row, w));
     } else {
       words = hn::Add(words, AddPairs(u[t], row));
     }
