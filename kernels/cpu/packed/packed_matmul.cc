@@ -41,6 +41,9 @@ constexpr size_t kRowGroupBytes = size_t{1} << 20;
 // The distance in bytes at which numbers are requested ahead of the product.
 constexpr size_t kPrefetchBytes = 2048;
 
+// Groups of activations below which a task of rounding them is not worth another thread.
+constexpr size_t kGroupsOfTask = 128;
+
 constexpr size_t kVectors = kGroupNumbers / kLanes;
 
 // As QuantizeActivations().
@@ -263,11 +266,19 @@ void PackedMatMulOnTarget(const Context& context, const TensorView& x,
   const size_t num_groups = parts.front().weight->num_groups();
   auto* groups = scratch.Reserve<QuantizedGroup>(static_cast<size_t>(tiles.height()) * num_groups);
   const QuantizedTiles rows{groups, num_groups, tiles};
-  context.workers.Run(tiles.height(), [&](int64_t slot, int) {
-    const RowTile tile = tiles.tile(tiles.TileOf(slot));
-    QuantizedGroup* to = groups + static_cast<size_t>(tile.row) * num_groups + (slot - tile.row);
-    if (slot < x.rows) return QuantizeRow(x.row(slot), cols, tile.height, to);
-    for (size_t g = 0; g < num_groups; ++g, to += tile.height) *to = {};
+  const auto rows_of_task =
+      static_cast<int64_t>(std::max<size_t>(1, kGroupsOfTask / std::max<size_t>(1, num_groups)));
+  context.workers.Run((tiles.height() + rows_of_task - 1) / rows_of_task, [&](int64_t task, int) {
+    const int64_t end = std::min((task + 1) * rows_of_task, tiles.height());
+    for (int64_t row = task * rows_of_task; row < end; ++row) {
+      const RowTile tile = tiles.tile(tiles.TileOf(row));
+      QuantizedGroup* to = groups + static_cast<size_t>(tile.row) * num_groups + (row - tile.row);
+      if (row < x.rows) {
+        QuantizeRow(x.row(row), cols, tile.height, to);
+      } else {
+        for (size_t g = 0; g < num_groups; ++g, to += tile.height) *to = {};
+      }
+    }
   });
   for (const PackedPart& part : parts) {
     const Output output{out.Columns(part.first, part.weight->rows()), accumulate};
