@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 
 namespace eta::cpu {
 namespace {
@@ -30,6 +31,12 @@ HostMemory AllocateHostMemory(size_t bytes) {
   if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
   std::memset(data, 0, size);
   return HostMemory(static_cast<std::byte*>(data));
+}
+
+HostMemory AllocateOrThrow(size_t bytes) {
+  HostMemory memory = AllocateHostMemory(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
 }
 
 }  // namespace eta::cpu

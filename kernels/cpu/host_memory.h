@@ -15,5 +15,7 @@ using HostMemory = std::unique_ptr<std::byte[], FreeHostMemory>;
 // in huge pages, if the system has them. All pages are taken now, so that a limit which is too low
 // shows at the start and not in a step.
 HostMemory AllocateHostMemory(size_t bytes);
+// Throws std::bad_alloc instead.
+HostMemory AllocateOrThrow(size_t bytes);
 
 }  // namespace eta::cpu

@@ -1,7 +1,6 @@
 // Packs a checkpoint's matrices into panels, and reads single rows back.
 
 #include <algorithm>
-#include <new>
 #include <vector>
 
 #include "kernels/cpu/matmul.h"
@@ -10,12 +9,6 @@
 
 namespace eta::cpu {
 namespace {
-
-HostMemory AllocateOrThrow(size_t bytes) {
-  HostMemory memory = AllocateHostMemory(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
 
 // The element at which channel `c` stands in a row of a panel.
 int64_t Slot(Storage storage, int64_t c) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <new>
 #include <vector>
 
 namespace eta::cpu {
@@ -11,12 +10,6 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kQuads = kGroupNumbers / 4;  // of a group: four terms, which share a word
-
-HostMemory AllocateOrThrow(size_t bytes) {
-  HostMemory memory = AllocateHostMemory(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
 
 // The numbers u of one channel, four to a word.
 using Words = std::array<uint32_t, kQuads>;
