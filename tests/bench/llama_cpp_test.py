@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What llama_cpp.py and the files beside it do before and after anything is timed."""
+import contextlib
+import io
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+HERE = pathlib.Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent / "oracles")]
+
+import llama_cpp
+import llama_native
+import llama_server
+import llama_types
+
+
+def refusal(function, *arguments):
+    """What a call says as it ends the program."""
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            function(*arguments)
+    except SystemExit as ended:
+        return errors.getvalue() + str(ended.code)
+    raise AssertionError("the program goes on")
+
+
+def program(folder, script):
+    """The path of an executable with these lines of shell."""
+    path = pathlib.Path(folder) / "program"
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return path
+
+
+class Flags(unittest.TestCase):
+    def test_defaults(self):
+        flags = llama_cpp.parse_flags(["build"])
+        self.assertEqual((flags.build, flags.flash, flags.types), ("wheel", ["on", "off"], None))
+        self.assertEqual((flags.tokens, flags.streams), ([512, 2048, 4096, 7936], [1, 4]))
+
+    def test_bad_ones_are_named(self):
+        for flag, value, limit in (("--tokens", "512,0", "from 1 on"), ("--streams", "1,", "from 1 on"),
+                                   ("--tokens", "many", "from 1 on"), ("--turns", "0", "below 1"),
+                                   ("--answer", "-1", "below 1"), ("--types", "Q5_0", "Q4_K_M"),
+                                   ("--types", "Q8_0,Q8_0", "each once"), ("--flash", "auto", "on,off")):
+            said = refusal(llama_cpp.parse_flags, ["build", f"{flag}={value}"])
+            self.assertIn(f"argument {flag}: {value.strip(',')}", said)
+            self.assertIn(limit, said)
+
+    def test_something_is_left_to_compare_with(self):
+        self.assertIn("--build=native", refusal(llama_cpp.parse_flags, ["build", "--without_wheel"]))
+        llama_cpp.parse_flags(["build", "--build=native", "--without_wheel"])
+
+
+class Text(unittest.TestCase):
+    def test_no_stretch_begins_as_another(self):
+        stretches = llama_cpp.Stretches(list(range(100)))
+        self.assertEqual(len({stretches.take(30)[0] for _ in range(20)}), 20)
+
+    def test_a_prompt_fits(self):
+        self.assertIn("101 tokens", refusal(llama_cpp.Stretches(list(range(100))).take, 101))
+
+
+class Table(unittest.TestCase):
+    row = {"type": "Q8_0", "streams": 1, "tokens": 512,
+           "prefill": {"ours": 3000.0, "wheel on": 400.0, "native on": 1000.0, "wheel off": 500.0,
+                       "native off": 900.0},
+           "decode": {"ours": 150.0, "wheel on": 75.0, "native on": 60.0, "wheel off": 50.0,
+                      "native off": 70.0}}
+
+    def test_the_ratio_is_to_the_fastest(self):
+        self.assertEqual(llama_cpp.fastest(self.row["prefill"]), ("native on", 1000.0))
+        self.assertEqual(llama_cpp.fastest(self.row["prefill"], "wheel"), ("wheel off", 500.0))
+        self.assertIn("|  3.00 of native on", llama_cpp.line_of(self.row, "prefill"))
+        self.assertIn("|  2.00 of wheel on", llama_cpp.line_of(self.row, "decode"))
+        self.assertEqual(
+            llama_cpp.table([self.row]).splitlines()[-1],
+            "| Q8_0 | 1 | 512 | 3000 | 500 (off) | 1000 (on) | 3.00 | 150.0 | 75.0 (on) | 70.0 (off) | 2.00 |")
+
+    def test_every_row_has_a_cell_for_each_column(self):
+        lines = llama_cpp.table([self.row, self.row]).splitlines()
+        self.assertEqual({line.count("|") for line in lines}, {12})
+
+
+class Barrier(unittest.TestCase):
+    def source(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        file = pathlib.Path(folder.name) / llama_native.BARRIER_FILE
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        return pathlib.Path(folder.name), file
+
+    def test_stands_before_the_call_once(self):
+        source, file = self.source("f() {\n    _tile_loadconfig(&tc);\n}\n")
+        for _ in range(2):
+            llama_native.add_barrier(source)
+            self.assertEqual(file.read_text(), "f() {\n" + llama_native.BARRIER
+                             + "    _tile_loadconfig(&tc);\n}\n")
+
+    def test_sources_that_changed_are_refused(self):
+        for calls in (0, 2):
+            source, _ = self.source("    _tile_loadconfig(&tc);\n" * calls)
+            self.assertIn(f"mmq.cpp: {calls} places", refusal(llama_native.add_barrier, source))
+
+    def test_the_probe_compiles(self):
+        if os.uname().machine != "x86_64":
+            return  # nothing else is probed
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "probe.cc"
+            file.write_text(llama_native.PROBE)
+            llama_native.output_of(llama_native.compiler(), "-O3", "-mamx-tile", "-Wall", "-Werror",
+                                   "-c", "-o", os.devnull, file)
+
+
+class Programs(unittest.TestCase):
+    def test_a_server_that_ends_says_why(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = program(folder, "echo no such model >&2\nexit 3\n")
+            with self.assertRaisesRegex(RuntimeError, "ended with 3:\nno such model"):
+                llama_server.BuiltLlamaServer(path, "x.gguf", context=8)
+
+    def test_a_server_is_ready_once_it_listens(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = program(folder, "sleep 0.3\necho 'I main: listening on http://127.0.0.1:99' >&2\n"
+                           "exec sleep 60\n")
+            server = llama_server.BuiltLlamaServer(path, "x.gguf", context=8)
+            self.assertEqual(server.address, "http://127.0.0.1:99")
+            server.close()
+            self.assertIsNotNone(server.process.returncode)
+
+    def test_a_type_is_made_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = pathlib.Path(folder) / "made"
+            made.mkdir()
+            base = pathlib.Path(folder) / "m.Q4_1.gguf"
+            base.write_bytes(b"model")
+            quantize = program(folder, f'echo x >>{folder}/calls\ncp "$2" "$3"\n')
+            with unittest.mock.patch.object(llama_types, "type_of", lambda path: "Q4_1"):
+                self.assertEqual(llama_types.as_type("Q4_1", base, made, None), base)
+                self.assertIn("--build=native", refusal(llama_types.as_type, "Q4_0", base, made, None))
+                for _ in range(2):
+                    path = llama_types.as_type("Q4_0", base, made, quantize)
+                    self.assertRegex(path.name, r"^m-[0-9a-f]{8}\.Q4_0\.gguf$")
+                    self.assertEqual(path.read_bytes(), b"model")
+                self.assertEqual((pathlib.Path(folder) / "calls").read_text(), "x\n")
+                failing = program(folder, "echo bad tensor\nexit 1\n")
+                self.assertIn("bad tensor", refusal(llama_types.as_type, "Q8_0", base, made, failing))
+                self.assertEqual(list(made.iterdir()), [path])
+
+
+if __name__ == "__main__":
+    unittest.main()
