@@ -262,7 +262,7 @@ def main():
     if not flags.without_wheel:
         report["wheel"] = get_system_info()
     if built:
-        report["native"] = json.loads((built / "about.json").read_text())
+        report["native"] = json.loads((built / "bin/about.json").read_text())
     for kind, model in models:
         sides = []
         try:

@@ -1,8 +1,8 @@
 """Builds llama.cpp for this machine: -march=native, CPU only, OpenMP and all else as llama.cpp has it.
 
 The sources are those of PyPI's llama-cpp-python, pinned by digest. The build lies in a folder of the
-user's cache, one for each machine, compiler and digest, and is made once. Prints that folder: bin/
-has llama-server and llama-quantize, about.json what was built.
+user's cache, one for each machine, compiler and digest, and is made once. Prints that folder. In
+its bin/ are llama-server, llama-quantize and about.json, which says what was built.
 
 usage: tests/oracles/run.sh BUILD_FOLDER ../bench/llama_native [--jobs N]
   BUILD_FOLDER: takes the Python environment
@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import tempfile
 
 PACKAGE = "llama-cpp-python==0.3.36"
 DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+LLAMA = "0.5.0-dev, commit 0c1e57098"  # what the package has
 PROGRAMS = ("llama-server", "llama-quantize")
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF",
@@ -146,12 +146,6 @@ def add_barrier(source):
     file.write_text(text.replace(BARRIER_BEFORE, BARRIER + BARRIER_BEFORE))
 
 
-def version_of(source):
-    text = (source / "CMakeLists.txt").read_text()
-    return ".".join(re.search(rf"LLAMA_VERSION_{part} (\d+)", text)[1]
-                    for part in ("MAJOR", "MINOR", "PATCH"))
-
-
 def make(folder, jobs):
     """Builds into folder/bin. What an interrupted build has made already is kept."""
     source = fetch(folder)
@@ -161,7 +155,7 @@ def make(folder, jobs):
     if barrier:
         add_barrier(source)
     about = {
-        "package": PACKAGE, "llama.cpp": version_of(source),
+        "package": PACKAGE, "llama.cpp": LLAMA,
         "compiler": output_of(compiler(), "--version").splitlines()[0],
         "instructions": usable,
         "amx": ("no" if not tiles else "with a barrier before _tile_loadconfig" if barrier
