@@ -14,6 +14,7 @@ sys.path += [str(HERE), str(HERE.parent / "oracles")]
 
 import llama_cpp
 import llama_native
+import llama_peers
 import llama_server
 import llama_types
 
@@ -29,9 +30,9 @@ def refusal(function, *arguments):
     raise AssertionError("the program goes on")
 
 
-def program(folder, script):
+def program(folder, script, name="program"):
     """The path of an executable with these lines of shell."""
-    path = pathlib.Path(folder) / "program"
+    path = pathlib.Path(folder) / name
     path.write_text("#!/bin/sh\n" + script)
     path.chmod(0o755)
     return path
@@ -133,6 +134,20 @@ class Programs(unittest.TestCase):
             self.assertEqual(server.address, "http://127.0.0.1:99")
             server.close()
             self.assertIsNotNone(server.process.returncode)
+
+    def test_this_server_is_timed_by_what_it_says(self):
+        with tempfile.TemporaryDirectory() as folder:
+            binaries = pathlib.Path(folder) / "bin"
+            binaries.mkdir()
+            program(binaries, "echo listening on 127.0.0.1:9\nexec sleep 60\n", "eta-server")
+            program(binaries, "echo '{\"delta\":{\"token_ids\":[5,6]}}'\n"
+                    "echo '{\"finished\":{\"timing\":{\"first_token\":\"0.5s\",\"decode\":\"2s\"}}}'\n",
+                    "etactl")
+            flags = llama_cpp.parse_flags([folder, "--cpus=0"])
+            ours = llama_peers.Ours(flags, "x.gguf", threads=1, context=8, streams=2)
+            self.assertEqual(ours.answer([1, 2], 2), ([5, 6], 0.5, 2.5))
+            self.assertEqual(ours.measure([[1], [2]], 2), (0.5, 2.0))
+            ours.close()
 
     def test_a_type_is_made_once(self):
         with tempfile.TemporaryDirectory() as folder:
