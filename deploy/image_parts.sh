@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the roots of all images have in common, for image_root.sh and front_root.sh to source. $root is
+# What the roots of all images have in common, for image_root.sh and the root.sh of others to source. $root is
 # the folder of the image; image_sources collects which files of this machine are in it.
 # shellcheck disable=SC2154 # root
 image_uid=65532 # the number that distroless images use for "nonroot"

@@ -26,7 +26,7 @@ import docker_context
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else ROOT / "build"
 LONG = "ETA_TEST_LONG" in os.environ
-DOCKERFILES = ("Dockerfile", "Dockerfile.cuda", "Dockerfile.front")
+DOCKERFILES = ("Dockerfile", "Dockerfile.cuda", "front/Dockerfile", "gateway/Dockerfile")
 TOOLKIT = shutil.which("nvcc") is not None
 OURS = re.compile(r"(calibration|deploy|engine|kernels|proto|service|tests|training)/(?!.*\.pb\.h$)")
 
@@ -158,7 +158,7 @@ class Runs(unittest.TestCase):
         program = command.split()[0]
         if program in ("deploy/install_packages.sh", "rm"):
             return None
-        if program == "deploy/front_root.sh" or "--front" in command:
+        if program == "deploy/front/root.sh" or "--front" in command:
             if not shutil.which("nginx"):
                 return None
         if program == "cmake" and "--preset" in command:
@@ -210,7 +210,7 @@ class Runs(unittest.TestCase):
         self.assertIn("usr/bin/eta-server", files)
 
     def test_front(self):
-        _, files = self.build("Dockerfile.front")
+        _, files = self.build("front/Dockerfile")
         if shutil.which("nginx"):
             self.assertIn("usr/sbin/nginx", files)
 

@@ -80,7 +80,7 @@ build() { # DOCKERFILE TAG ARGUMENT...
 
 commit=(--build-arg REVISION="$(git rev-parse HEAD)"
   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)")
-build deploy/Dockerfile.front eta-front:tested
+build deploy/front/Dockerfile eta-front:tested
 build deploy/Dockerfile eta-server:tested "${commit[@]}"
 if has_bases deploy/Dockerfile.cuda; then build deploy/Dockerfile.cuda eta-server:tested-cuda "${commit[@]}"; fi
 

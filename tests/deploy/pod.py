@@ -11,7 +11,7 @@ import time
 
 USER = 65532
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
-DOCKERFILES = {"eta-server": "Dockerfile", "front": "Dockerfile.front"}  # of front-metrics too
+DOCKERFILES = {"eta-server": "Dockerfile", "front": "front/Dockerfile"}  # of front-metrics too
 
 
 def image_says(container, instruction, default=None):

@@ -54,7 +54,7 @@ class PodTest(unittest.TestCase):
         cls.images = {"eta-server": cls.folder / "eta-server", "front": cls.folder / "front",
                       "front-metrics": cls.folder / "front"}
         for command in (["image_root.sh", cls.images["eta-server"], BINARIES, "--model",
-                         ROOT / "models/eta-27m"], ["front_root.sh", cls.images["front"]]):
+                         ROOT / "models/eta-27m"], ["front/root.sh", cls.images["front"]]):
             command[0] = ROOT / "deploy" / command[0]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         cls.tls = certificate(cls.folder, "front")

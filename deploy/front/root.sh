@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Collects into ROOT all that the front's image consists of: Debian's nginx, mtail, which counts what
-# nginx refuses, the libraries that they load, a user, and the licences of it all. deploy/Dockerfile.front uses it, and
+# nginx refuses, the libraries that they load, a user, and the licences of it all. deploy/front/Dockerfile uses it, and
 # tests/deploy/pod_test.py, which serves through such a root.
-#   deploy/front_root.sh ROOT
+#   deploy/front/root.sh ROOT
 set -euo pipefail
-cd "$(dirname "$(readlink -f "$0")")/.."
+cd "$(dirname "$(readlink -f "$0")")/../.."
 # shellcheck source=deploy/image_parts.sh
 . deploy/image_parts.sh
 
