@@ -82,9 +82,20 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmEvents::Start(grpc::CallbackServ
   return reactor.get();
 }
 
+// Who shows no credential is refused as a method that is not there: a gateway then goes on without
+// events, while it repeats a call that was denied every few seconds for ever.
+absl::Status VllmEvents::AdmitRouter() {
+  const absl::Status admitted = Admit(context(), service_, {Role::kRoute}, record()).status();
+  const bool shows_nothing =
+      service_.unnamed != nullptr && record().credential == service_.unnamed->credential;
+  if (!absl::IsPermissionDenied(admitted) || !shows_nothing) return admitted;
+  return absl::UnimplementedError(
+      "the prefix cache's events are not for callers without a credential here (--vllm_route)");
+}
+
 absl::Status VllmEvents::Begin(const grpc::ByteBuffer& message) {
   record().service = kVllmEngine;
-  RETURN_IF_ERROR(Admit(context(), service_, {Role::kRoute}, record()).status());
+  RETURN_IF_ERROR(AdmitRouter());
   ASSIGN_OR_RETURN(const auto request, ParseMessage<events_pb::SubscribeKvEventsRequest>(
                                            message, service_.options.max_message_bytes));
   if (service_.kv_events == nullptr) {

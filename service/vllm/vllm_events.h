@@ -1,6 +1,7 @@
 // One SubscribeKvEvents call of vllm.grpc.engine: what the prefix cache holds, and then what it
 // stores and removes, until the gateway leaves, the server ends or the credential is no longer
-// good. It shows the tokens of all tenants, and so wants the role route.
+// good. It shows the tokens of all tenants, and so wants the role route: without it
+// PERMISSION_DENIED (ROLE_REQUIRED), or UNIMPLEMENTED for callers that show no credential.
 //
 // A gateway that reads more slowly than the cache changes is let go. When it comes again and asks
 // for a number that is not kept any more, it is told that all is cleared, and what is there.
@@ -40,6 +41,7 @@ class VllmEvents final : public StreamReactor<events_pb::KvEventBatch> {
   VllmEvents(grpc::CallbackServerContext* context, const ServiceContext& service,
              std::function<void()> on_done);
 
+  absl::Status AdmitRouter();
   absl::Status Begin(const grpc::ByteBuffer& message) EXCLUDES(mutex_);
   // Enqueues what is there, as far as it has room.
   void Pull() EXCLUDES(mutex_);

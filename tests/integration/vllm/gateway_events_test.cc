@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,13 +17,16 @@ namespace eta::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // A SubscribeKvEvents call from the gateway's side.
 class EventsCall {
  public:
-  EventsCall(const std::shared_ptr<grpc::Channel>& channel, uint64_t start)
+  EventsCall(const std::shared_ptr<grpc::Channel>& channel, uint64_t start,
+             const std::string& key = "")
       : stub_(gateway_pb::VllmEngine::NewStub(channel)) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    if (!key.empty()) context_.AddMetadata("authorization", "Bearer " + key);
     ::smg::grpc::common::SubscribeKvEventsRequest request;
     request.set_start_sequence_number(start);
     request.set_load_records_before_first_batch(true);
@@ -157,13 +161,16 @@ TEST_F(GatewayEventsTest, ADrainEndsSubscriptions) {
   drain.join();
 }
 
-// bad input: Gateways | SubscribeKvEvents without the role; where there is no prefix cache |
-//   PERMISSION_DENIED, ROLE_REQUIRED; UNIMPLEMENTED
+// bad input: Gateways | SubscribeKvEvents without the role; without a credential where that has not
+//   the role, or where there is no prefix cache | PERMISSION_DENIED, ROLE_REQUIRED; UNIMPLEMENTED
 TEST_F(GatewayEventsTest, TheTokensOfAllTenantsAreForWhoRoutes) {
   ServerOptions options = Options();
   options.vllm_listen = {"127.0.0.1:0"};
   Serve(options);
-  EXPECT_THAT(EventsCall(Gateway(), 0).Refusal(),
+  const grpc::Status unnamed = EventsCall(Gateway(), 0).Refusal();
+  EXPECT_EQ(unnamed.error_code(), grpc::StatusCode::UNIMPLEMENTED) << "gateways ask once";
+  EXPECT_THAT(unnamed.error_message(), HasSubstr("--vllm_route"));
+  EXPECT_THAT(EventsCall(Gateway(), 0, keys_.at(Role::kGenerate)).Refusal(),
               FailsWith(grpc::StatusCode::PERMISSION_DENIED, "ROLE_REQUIRED"));
   options.vllm_route = true;
   kv_events_ = nullptr;
