@@ -17,7 +17,7 @@ root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 image_folders
-mkdir -p "$root"/{etc/ssl/certs,usr/lib/smg,usr/share/doc/smg}
+mkdir -p "$root"/{etc/ssl/certs,usr/lib/smg,usr/lib/gateway,usr/share/doc/smg}
 
 # Modules in C only of the interpreter's own package: no others are imported, and they would bring
 # their libraries.
@@ -43,6 +43,7 @@ rm -rf "$root/usr/lib/smg/bin"
 find "$root/usr/lib/smg" -type d -exec chmod 0755 {} +
 find "$root/usr/lib/smg" -type f -exec chmod 0644 {} +
 install -m 0644 "$root"/usr/lib/smg/smg-*.dist-info/licenses/LICENSE "$root/usr/share/doc/smg/"
+install -m 0644 deploy/gateway/start.py "$root/usr/lib/gateway/"
 mapfile -t modules < <(find "$root/usr/lib/smg" "$root/usr/lib/python3.11/lib-dynload" -name '*.so')
 image_libraries /usr/bin/python3.11 "${modules[@]}"
 

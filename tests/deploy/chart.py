@@ -33,6 +33,10 @@ def render_text(values):
     return load().render(values, **RELEASE)
 
 
+def is_gateways(item):
+    return item["metadata"]["labels"]["app.kubernetes.io/name"].endswith("-gateway")
+
+
 class Rendered:
     """Objects of one set of values."""
 
@@ -53,10 +57,21 @@ class Rendered:
     def names(self, kind):
         return [item["metadata"]["name"] for item in self.of(kind)]
 
+    def named(self, kind, name):
+        (item,) = [item for item in self.of(kind) if item["metadata"]["name"] == name]
+        return item
+
     @property
     def workload(self):
-        (item,) = self.of("Deployment") + self.of("StatefulSet")
+        """Of the servers."""
+        (item,) = [item for item in self.of("Deployment") + self.of("StatefulSet") if not is_gateways(item)]
         return item
+
+    @property
+    def policy(self):
+        """Of the servers' pods."""
+        (item,) = [item for item in self.of("NetworkPolicy") if not is_gateways(item)]
+        return item["spec"]
 
     @property
     def pod(self):

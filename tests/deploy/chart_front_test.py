@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from chart import ROOT, Rendered
-from chart_test import CASES
+from chart_cases import CASES
 
 
 class Front(unittest.TestCase):

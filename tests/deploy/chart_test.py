@@ -13,117 +13,11 @@ import unittest
 import helm_python
 import kubernetes_validate
 import yaml
-from chart import (CHART, MANIFESTS, OPERATOR_KINDS, ROOT, Rendered, example, examples, manifest,
-                   package)
+from chart import CHART, MANIFESTS, OPERATOR_KINDS, ROOT, Rendered, example, is_gateways, manifest, package
+from chart_cases import CASES, REFUSED
 
 SERVER = os.environ.get("ETA_SERVER", str(ROOT / "build/bin/eta-server"))
 KUBERNETES = ("1.29", "1.32", kubernetes_validate.latest_version())
-
-CASES = {
-    "default": {},
-    "replicas": {"replicaCount": 3, "model": {"sha256": {"config.json": "ab" * 32}}},
-    "flags": {"flags": {"max_running": 1048576, "reflection": True, "prefix_cache": False,
-                        "default_deadline": "1m"}},
-    "no metrics": {"metrics": {"enabled": False}},
-    "ipv6": {"server": {"listenHost": "[::]"}},
-    "files": {"profiles": {"store": "directory", "directory": {
-        "tenants": {"default": {"files": {"legal.json": "{\n  \"format\": \"eta-profile\"\n}\n"}},
-                    "acme": {"configMap": "acme-profiles"}}}}},
-    "url": {"profiles": {"store": "postgresql",
-                         "postgresql": {"url": "postgresql://eta:secret@db/eta"}}},
-    "store": {"profiles": {"store": "postgresql",
-                           "postgresql": {"existingSecret": "s", "port": 6432}},
-              "networkPolicy": {"dns": [], "store": [{"podSelector": {"matchLabels": {"app": "db"}}},
-                                                     {"ipBlock": {"cidr": "10.0.0.7/32"}}]}},
-    "gpus": {"gpu": {"enabled": True, "count": 2}},
-    "everything": {"podLabels": {"a": "b"}, "podAnnotations": {"a": "b"},
-                   "tolerations": [{"key": "x", "operator": "Exists"}], "priorityClassName": "high",
-                   "nodeSelector": {"a": "b"}, "extraEnv": [{"name": "A", "value": "b"}],
-                   "extraVolumes": [{"name": "v", "emptyDir": {}}],
-                   "extraVolumeMounts": [{"name": "v", "mountPath": "/v"}],
-                   "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "p"}]},
-                   "networkPolicy": {"extraClients": [{"namespaceSelector": {}}],
-                                     "extraEgress": [{"ports": [{"port": 443}]}]},
-                   "service": {"headless": False, "annotations": {"a": "b"}}},
-    "front": {"front": {"image": {"digest": "sha256:" + "1" * 64}, "port": 9443, "healthPort": 9474,
-                        "workers": 8, "metrics": {"port": 9475}, "tls": {"existingSecret": "t", "certKey": "a", "keyKey": "b",
-                                              "clientCaKey": "c"},
-                        "clientAddress": {"proxies": ["10.0.0.0/8", "fd00::/8"],
-                                          "header": "proxy_protocol"}}},
-    "own front": {"front": {"existingConfig": "mine"}, "tenants": {"header": "x-eta-tenant"}},
-    "no front": {"front": {"enabled": False}},
-    "no front, ipv6": {"front": {"enabled": False}, "server": {"listenHost": "[::]"}},
-    **{f"example {name}": example(name) for name in examples()},
-}
-
-# Values that must be refused, and what the refusal must name.
-REFUSED = (
-    ({"replicaCounts": 2}, "replicaCounts"),
-    ({"replicaCount": -1}, "replicaCount"),
-    ({"drain": {"timeoutSeconds": "60s"}}, "timeoutSeconds"),
-    ({"drain": {"marginSeconds": 0}}, "marginSeconds"),
-    ({"flags": {"drain_timeout": "1h"}}, "drain_timeout"),
-    ({"flags": {"listen": "0.0.0.0:1"}}, "listen"),
-    ({"flags": {"--max_running": 3}}, "max_running"),
-    ({"flags": {"max_running": [3]}}, "max_running"),
-    ({"kvCache": {"bytes": "lots"}}, "bytes"),
-    ({"kvCache": {"gpuFraction": 1.5}}, "gpuFraction"),
-    ({"model": {"path": "models/eta-27m"}}, "path"),
-    ({"model": {"sha256": {"config.json": "12"}}}, "sha256"),
-    ({"server": {"port": 80}}, "port"),
-    ({"metrics": {"listenHost": "[::]"}}, "listenHost"),
-    ({"log": {"format": "xml"}}, "format"),
-    ({"front": {"enabled": False}, "tls": {"enabled": True}}, "tls.existingSecret"),
-    ({"tls": {"clientCaKey": "ca.crt"}}, "tls.enabled"),
-    ({"front": {"enabled": False},
-      "tls": {"enabled": True, "existingSecret": "t", "clientCaKey": "ca.crt"},
-      "tenants": {"header": "x-eta-tenant"}}, "identity.existingSecret"),
-    ({"tls": {"enabled": True, "existingSecret": "t"}}, "front.enabled=false"),
-    ({"tenants": {"header": "x-eta-tenant"}}, "front.enabled=false"),
-    ({"front": {"enabled": "no"}}, "enabled"),
-    ({"front": {"port": 443}}, "port"),
-    ({"front": {"healthPort": 8473}}, "front.healthPort"),
-    ({"front": {"workers": 0}}, "workers"),
-    ({"front": {"limits": {"callsAtATime": 0}}}, "callsAtATime"),
-    ({"front": {"limits": {"callsPerSecond": "200r/s; deny all"}}}, "callsPerSecond"),
-    ({"front": {"metrics": {"port": 8472}}}, "front.metrics.port"),
-    ({"front": {"metrics": {"port": 8476}}}, "8476"),
-    ({"inferenceGateway": {"enabled": True}}, "front.enabled=false"),
-    ({"front": {"enabled": False}, "inferenceGateway": {"enabled": True, "eventsPort": 8477}}, "eventsPort"),
-    ({"front": {"enabled": False}, "inferenceGateway": {"enabled": True}, "metrics": {"enabled": False}},
-     "metrics.enabled"),
-    ({"flags": {"kv_events": "tcp://*:5557"}}, "kv_events"),
-    ({"gpu": {"cudaCache": None}}, "cudaCache"),
-    ({"metrics": {"prometheusRule": {"severities": {"page": ""}}}}, "page"),
-    ({"metrics": {"prometheusRule": {"severities": {"info": "none"}}}}, "info"),
-    ({"metrics": {"prometheusRule": {"job": 'x"}'}}}, "job"),
-    ({"metrics": {"prometheusRule": {"frontJob": 'x"}'}}}, "frontJob"),
-    ({"networkPolicy": {"metricsPeers": []}}, "metricsPeers"),
-    ({"networkPolicy": {"metricsPeers": [{}]}}, "metricsPeers"),
-    ({"autoscaling": {"predictedWaitSeconds": 0}}, "predictedWaitSeconds"),
-    ({"front": {"tls": {"certKey": "../tls.crt"}}}, "certKey"),
-    ({"front": {"clientAddress": {"proxies": ["10.0.0.0/8; deny all"]}}}, "proxies"),
-    ({"front": {"clientAddress": {"header": "X-Real-IP; x"}}}, "header"),
-    ({"front": {"clientAddress": {"header": "proxy_protocol"}}}, "front.clientAddress.proxies"),
-    ({"server": {"maxConnectionAge": "1h30m"}}, "maxConnectionAge"),
-    ({"flags": {"identity": "/tmp/x"}}, "identity"),
-    ({"profiles": {"store": "etcd"}}, "store"),
-    ({"profiles": {"store": "postgresql"}}, "url or existingSecret"),
-    ({"profiles": {"store": "postgresql", "postgresql": {"url": "mysql://x"}}}, "url"),
-    ({"profiles": {"store": "directory"}}, "directory.tenants"),
-    ({"profiles": {"store": "directory", "directory": {"tenants": {"../x": {"configMap": "c"}}}}},
-     "../x"),
-    ({"profiles": {"store": "directory", "directory": {"tenants": {"x": {}}}}}, "tenants"),
-    ({"profiles": {"default": "legal"}}, "profiles.store"),
-    ({"profiles": {"store": "sqlite"}, "replicaCount": 2}, "sqlite"),
-    ({"profiles": {"store": "sqlite"}, "autoscaling": {"enabled": True}}, "sqlite"),
-    ({"autoscaling": {"enabled": True, "minReplicas": 5}}, "maxReplicas"),
-    ({"autoscaling": {"enabled": True}, "metrics": {"enabled": False}}, "metrics.enabled"),
-    ({"autoscaling": {"kvCacheUsage": 80}}, "kvCacheUsage"),
-    ({"networkPolicy": {"clientLabels": None}}, "clientLabels"),
-    ({"networkPolicy": {"store": "postgres"}}, "store"),
-)
-
 
 @functools.cache
 def server_help():
@@ -150,7 +44,8 @@ def metric_names():
 
 def pods(rendered):
     """Specifications of all pods."""
-    return [rendered.pod] + [item["spec"] for item in rendered.of("Pod")]
+    workloads = rendered.of("Deployment") + rendered.of("StatefulSet")
+    return [item["spec"]["template"]["spec"] for item in workloads] + [item["spec"] for item in rendered.of("Pod")]
 
 
 def each_case(check):
@@ -235,6 +130,9 @@ class EveryCase(unittest.TestCase):
         self.assertEqual(len(set(ports.values())),
                          sum(len(container.get("ports", [])) for container in rendered.containers))
         for service in rendered.of("Service"):
+            if is_gateways(service):  # chart_gateway_test.py
+                self.assertFalse(service["spec"]["selector"].items() <= labels.items())
+                continue
             self.assertLessEqual(service["spec"]["selector"].items(), labels.items())
             for port in service["spec"]["ports"]:
                 self.assertEqual(ports[port["targetPort"]], port["port"])
@@ -253,7 +151,7 @@ class EveryCase(unittest.TestCase):
 
     @each_case
     def test_network_policy(self, rendered):
-        policy = rendered.only("NetworkPolicy")["spec"]
+        policy = rendered.policy
         self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
         # All but where the node's probes ask a server that has a front.
         ports = {port for name, port in rendered.ports.items() if name != "server-health"}
@@ -278,8 +176,10 @@ class EveryCase(unittest.TestCase):
         if rendered.front is None:
             self.assertEqual(int(listen.rsplit(":", 1)[1]), rendered.ports["grpc"])
             return
+        # Of what the gateway's pods reach (chart_gateway_test.py), and of nothing else.
+        opened = ["--allow_plaintext_network", "--allow_unauthenticated_network"] if rendered.flag("vllm_listen") else []
         self.assertEqual([name for name in rendered.args if "allow_unauth" in name
-                          or "allow_plain" in name or "--tls_" in name], [])
+                          or "allow_plain" in name or "--tls_" in name], opened)
         socket = pathlib.PurePosixPath(listen.removeprefix("unix:"))
         for container in rendered.containers:
             mounts = [m for m in container["volumeMounts"] if m["name"] == "socket"]
@@ -623,7 +523,10 @@ class Files(unittest.TestCase):
 
     def test_compose(self):
         compose = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
-        settings(["--model=/models/eta-27m", *compose["services"]["eta-server"]["command"]])
+        servers = [name for name, service in compose["services"].items() if service["image"].startswith("eta-server:")]
+        self.assertEqual(servers, ["eta-server", "smollm2-one", "smollm2-two"])
+        for name in servers:
+            settings(["--model=/models/eta-27m", *compose["services"][name]["command"]])
         for service in compose["services"].values():
             for volume in service.get("volumes", []):
                 source = volume.split(":")[0]
@@ -636,11 +539,15 @@ class Files(unittest.TestCase):
         services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
         values = yaml.safe_load((CHART / "values.yaml").read_text())
         version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-        build = services["eta-server"]["build"]
-        self.assertEqual((ROOT / "deploy" / build["context"]).resolve(), ROOT)
-        self.assertEqual(build["dockerfile"], "deploy/Dockerfile")
-        self.assertEqual(services["eta-server"]["image"],
-                         f"{values['image']['repository']}:{version}")
+        for name, dockerfile, image in (("eta-server", "Dockerfile", values["image"]),
+                                        ("smollm2-two", "Dockerfile", values["image"]),
+                                        ("gateway", "gateway/Dockerfile", values["gateway"]["image"])):
+            build = services[name]["build"]
+            self.assertEqual((ROOT / "deploy" / build["context"]).resolve(), ROOT)
+            self.assertEqual(build["dockerfile"], f"deploy/{dockerfile}")
+            self.assertEqual(services[name]["image"], f"{image['repository']}:{version}")
+        for name in ("front", "gateway"):
+            self.assertIn(f"\nARG VERSION={version}\n", (ROOT / "deploy" / name / "Dockerfile").read_text())
         for name in ("Dockerfile", "Dockerfile.cuda"):  # the model that the chart serves is in them
             text = (ROOT / "deploy" / name).read_text()
             self.assertIn(f"\nARG MODEL={values['model']['path'][1:]}\n", text)

@@ -214,6 +214,18 @@ class Runs(unittest.TestCase):
         if shutil.which("nginx"):
             self.assertIn("usr/sbin/nginx", files)
 
+    def test_gateway(self):
+        try:
+            _, files = self.build("gateway/Dockerfile")
+        except AssertionError as error:
+            if "No matching distribution found" not in str(error):  # as pip says also of a registry that it does not reach
+                raise
+            print("not tried: no Python environment with deploy/gateway/requirements.txt")
+            return
+        self.assertLessEqual({"usr/bin/python3.11", "usr/lib/gateway/start.py", "usr/lib/smg/smg/smg_rs.abi3.so",
+                              "usr/share/doc/smg/LICENSE", "usr/share/doc/libssl3/copyright"}, set(files))
+        self.assertEqual([file for file in files if re.match(r"usr/(s?bin/.*sh|lib/python3/)", file)], [])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

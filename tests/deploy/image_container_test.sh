@@ -81,11 +81,14 @@ build() { # DOCKERFILE TAG ARGUMENT...
 commit=(--build-arg REVISION="$(git rev-parse HEAD)"
   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)")
 build deploy/front/Dockerfile eta-front:tested
+build deploy/gateway/Dockerfile eta-gateway:tested
 build deploy/Dockerfile eta-server:tested "${commit[@]}"
 if has_bases deploy/Dockerfile.cuda; then build deploy/Dockerfile.cuda eta-server:tested-cuda "${commit[@]}"; fi
 
 run_image eta-front:tested /usr/sbin/nginx -v >"$work/log" 2>&1 || fail "the front's nginx does not run"
 run_image eta-front:tested /usr/bin/mtail --version >"$work/log" 2>&1 || fail "the front's mtail does not run"
+run_image eta-gateway:tested /usr/bin/python3 /usr/lib/gateway/start.py --help >"$work/log" 2>&1 ||
+  fail "the gateway's SMG does not run"
 run_image eta-server:tested /usr/bin/eta-server --listen=127.0.0.1:0 >"$work/log" 2>&1 &
 running=$!
 address=

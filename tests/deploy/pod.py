@@ -11,7 +11,8 @@ import time
 
 USER = 65532
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
-DOCKERFILES = {"eta-server": "Dockerfile", "front": "front/Dockerfile"}  # of front-metrics too
+DOCKERFILES = {"eta-server": "Dockerfile", "front": "front/Dockerfile",  # of front-metrics too
+               "gateway": "gateway/Dockerfile"}
 
 
 def image_says(container, instruction, default=None):
@@ -60,10 +61,12 @@ class Folder:
 
 
 class Pod:
-    """`rendered` with `secrets` (name -> key -> bytes); `images`: container -> folder of its files.
-    Lays it out below `folder`, in a mount namespace of this process's own."""
+    """`rendered` with `secrets` (name -> key -> bytes); `images`: container -> folder of its files;
+    `cluster`: the cluster.Cluster that it may ask. Lays it out below `folder`, in a mount namespace of
+    this process's own."""
 
-    def __init__(self, rendered, secrets, images, folder):
+    def __init__(self, rendered, secrets, images, folder, cluster=None):
+        self.cluster = cluster
         self.rendered, self.secrets, self.folder = rendered, secrets, folder
         self.processes, self.ended = {}, []
         self.volumes = {volume["name"]: self._volume(volume) for volume in rendered.pod["volumes"]}
@@ -76,6 +79,12 @@ class Pod:
             mode = source["projected"]["defaultMode"]
             return {name: (data, mode) for part in source["projected"]["sources"]
                     for name, (data, _) in self._files(part).items()}
+        if "serviceAccountToken" in source:
+            return {source["serviceAccountToken"]["path"]: (self.cluster.token.encode(), 0o440)}
+        if "downwardAPI" in source:
+            return {item["path"]: (self.cluster.namespace.encode(), 0o440) for item in source["downwardAPI"]["items"]}
+        if source.get("configMap", {}).get("name") == "kube-root-ca.crt":
+            return {"ca.crt": (self.cluster.roots.read_bytes(), 0o440)}
         if "secret" in source:
             named = source["secret"]
             data = self.secrets[named.get("secretName") or named["name"]]
@@ -134,6 +143,11 @@ class Pod:
 
     def _environment(self, container):
         environment = {"PATH": "/usr/sbin:/usr/bin"}
+        for setting in image_says(container["name"], "ENV", "").split():
+            name, _, value = setting.partition("=")
+            environment[name] = value
+        if self.cluster:
+            environment |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.cluster.port)}
         for variable in container.get("env", []):
             value = variable.get("value") or container["resources"]["requests"]["cpu"]
             environment[variable["name"]] = value

@@ -19,6 +19,11 @@
 # Where front/upstream.conf looks for it. Clients reach the front, and nobody the server.
 - --listen=unix:/run/eta/server.sock
 - --health_listen={{ .Values.server.listenHost }}:{{ .Values.server.healthPort }}
+{{- if .Values.gateway.enabled }}
+# Of --vllm_listen, which the NetworkPolicy opens to the gateway's pods alone.
+- --allow_plaintext_network
+- --allow_unauthenticated_network
+{{- end }}
 {{- else }}
 - --listen={{ .Values.server.listenHost }}:{{ .Values.server.port }}
 # Other pods reach the port: the NetworkPolicy says which. What the server is not told to do itself, a mesh or a proxy
@@ -33,7 +38,7 @@
 {{- else }}
 - --allow_plaintext_network
 {{- end }}
-{{- if not (include "eta-server.authenticates" .) }}
+{{- if or .Values.gateway.enabled .Values.inferenceGateway.enabled (not (include "eta-server.authenticates" .)) }}
 - --allow_unauthenticated_network
 {{- end }}
 - --max_connection_age={{ .Values.server.maxConnectionAge }}
@@ -58,6 +63,13 @@
 {{- if .Values.inferenceGateway.enabled }}
 - --vllm_listen={{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.port }}
 - --metrics_names=vllm
+{{- end }}
+{{- if .Values.gateway.enabled }}
+- --vllm_listen={{ include "eta-server.gatewayListens" . }}
+{{- if and .Values.identity.existingSecret (eq .Values.gateway.policy "cache_aware") (not (hasKey .Values.flags "vllm_route")) }}
+# So that it is told what the prefix cache holds.
+- --vllm_route
+{{- end }}
 {{- end }}
 {{- if include "eta-server.publishesEvents" . }}
 - --kv_events=tcp://{{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.eventsPort }}

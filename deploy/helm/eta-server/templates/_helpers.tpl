@@ -144,6 +144,32 @@ seccompProfile:
 {{- if and $gateway.enabled (or $front.enabled .Values.tls.enabled) -}}
 {{- fail "inferenceGateway.enabled: the gateway is the front, and speaks without TLS to pods: set front.enabled=false, and no tls.enabled" -}}
 {{- end -}}
+{{- $models := .Values.gateway.models -}}
+{{- if and .Values.gateway.enabled $gateway.enabled -}}
+{{- fail "gateway.enabled, inferenceGateway.enabled: both are what servers are called by: set one" -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled .Values.tls.enabled -}}
+{{- fail "gateway.enabled: it speaks without TLS to pods: no tls.enabled; its own TLS is gateway.tls" -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (not .Values.gateway.keys.existingSecret) -}}
+{{- fail "gateway.keys.existingSecret: must name the Secret with a key for each caller; without, whoever reaches the gateway could change its servers" -}}
+{{- end -}}
+{{- $taken := list (ternary (int $front.port) (int .Values.server.port) $front.enabled) (int $front.healthPort) (int $front.metrics.port) (int .Values.server.healthPort) (int .Values.metrics.port) 8476 -}}
+{{- $names := list -}}
+{{- range $models -}}
+{{- $taken = append $taken (int .port) -}}
+{{- $names = append $names (default (default (base $.Values.model.path) $.Values.model.name) .name) -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (lt (len (uniq $taken)) (len $taken)) -}}
+{{- fail "gateway.models: ports must differ from one another, and from those of front, server and metrics" -}}
+{{- end -}}
+{{- if and .Values.gateway.enabled (lt (len (uniq $names)) (len $names)) -}}
+{{- fail "gateway.models: names must differ; a model without one has the name of the server's model" -}}
+{{- end -}}
+{{- $outside := list (int .Values.gateway.port) (int .Values.gateway.healthPort) (int .Values.gateway.metricsPort) -}}
+{{- if lt (len (uniq $outside)) (len $outside) -}}
+{{- fail "gateway.port, healthPort, metricsPort: must differ" -}}
+{{- end -}}
 {{- $open := list (int $gateway.port) (int $gateway.eventsPort) (int $gateway.replayPort) (int .Values.server.port) (int .Values.metrics.port) -}}
 {{- if and $gateway.enabled (lt (len (uniq $open)) (len $open)) -}}
 {{- fail "inferenceGateway.port, eventsPort, replayPort, server.port, metrics.port: must differ" -}}

@@ -17,6 +17,10 @@ metadata:
     # The address is read at start. (Profiles in ConfigMaps need no restart, arguments are part of the pod.)
     checksum/profile-store: {{ $values.profiles.postgresql.url | sha256sum }}
     {{- end }}
+    {{- if $values.gateway.enabled }}
+    # Where the gateway finds gateway.models; it knows one port without.
+    smg.ai/worker-ports: {{ include "eta-server.gatewayPorts" . | quote }}
+    {{- end }}
     {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -111,6 +115,11 @@ spec:
         {{- end }}
         {{- if $values.inferenceGateway.enabled }}
         - {name: vllm, containerPort: {{ $values.inferenceGateway.port }}}
+        {{- end }}
+        {{- if $values.gateway.enabled }}
+        {{- range $index, $model := $values.gateway.models }}
+        - {name: vllm-{{ $index }}, containerPort: {{ $model.port }}}
+        {{- end }}
         {{- end }}
         {{- if include "eta-server.publishesEvents" $ }}
         - {name: kv-events, containerPort: {{ $values.inferenceGateway.eventsPort }}}
