@@ -17,15 +17,21 @@ def data(text):
     return base64.b64encode(text.encode()).decode()
 
 
-def messages():
-    """A function that gives the class of a message of eta.v1, by its name."""
+def pool_of(proto):
+    """The messages of a file of proto/, and of those that it imports."""
     with tempfile.NamedTemporaryFile() as compiled:
         subprocess.run(["protoc", "-I", ROOT / "proto", "--include_imports", f"--descriptor_set_out={compiled.name}",
-                        "eta/v1/service.proto"], check=True)  # fmt: skip
+                        proto], check=True)  # fmt: skip
         files = descriptor_pb2.FileDescriptorSet.FromString(compiled.read())
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
+    return pool
+
+
+def messages():
+    """A function that gives the class of a message of eta.v1, by its name."""
+    pool = pool_of("eta/v1/service.proto")
     return lambda name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"eta.v1.{name}"))
 
 

@@ -81,10 +81,13 @@ class Server(Process):
         self.own, self.vllm = (f"127.0.0.1:{free_port()}" for _ in range(2))
 
     def start(self, *flags):
+        """`flags` go before those that are here."""
         self.log.write_bytes(b"")
-        self.run([self.build / "bin/eta-server", "--model", MODEL, "--threads=1",
-                  "--kv_pool_bytes=256MB", f"--max_context={CONTEXT}", f"--listen={self.own}",
-                  f"--vllm_listen={self.vllm}", *flags])  # fmt: skip
+        usual = ("--threads=1", "--kv_pool_bytes=256MB", f"--max_context={CONTEXT}",
+                 f"--listen={self.own}", f"--vllm_listen={self.vllm}")  # fmt: skip
+        named = {flag.split("=")[0] for flag in flags}
+        self.run([self.build / "bin/eta-server", "--model", MODEL,
+                  *(flag for flag in usual if flag.split("=")[0] not in named), *flags])  # fmt: skip
         return self
 
     def ready(self):

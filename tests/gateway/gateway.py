@@ -2,6 +2,7 @@
 
   gateway.py BUILD_DIR answers     its users get what eta.v1 gives, to the token
   gateway.py BUILD_DIR failures    servers that die, drain and refuse, as its users see them
+  gateway.py BUILD_DIR load ...    by hand: what the gateway costs (load.py)
 """
 
 import contextlib
@@ -10,12 +11,13 @@ import tempfile
 
 import answers
 import failures
+import load
 from eta_api import messages
 from fleet import Server
 
 
 def main():
-    build, part = sys.argv[1:]
+    build, part, *more = sys.argv[1:]
     classes = messages()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
 
@@ -23,7 +25,10 @@ def main():
             """A server that starts."""
             return stack.enter_context(Server(build, name, folder, classes)).start(*flags)
 
-        {"answers": answers, "failures": failures}[part].check(server, folder)
+        if part == "load":
+            load.check(server, folder, [f"--bench={build}/bin/eta-bench", *more])
+        else:
+            {"answers": answers, "failures": failures}[part].check(server, folder)
 
 
 if __name__ == "__main__":

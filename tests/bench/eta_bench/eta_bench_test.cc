@@ -146,6 +146,7 @@ TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("attention --context=4096,2048 --batch=1,2,3 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("attention --backend=cpu --kv_dtype=float8_e4m3 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("decode --backend=cpu --index_dtype=int8 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("serve --chats=/dev/null --requests=1 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("2>/dev/null").code, 0);
 }
 

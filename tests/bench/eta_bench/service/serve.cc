@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -33,7 +34,11 @@ struct Options {
   int max_id = 8000;
   std::string attention = "default";
   uint64_t seed = 1;
+  std::string chats_file;
+  std::vector<std::string> chats;  // its lines; the last ones are for the warm-up
 };
+
+constexpr uint64_t kWarmUp = uint64_t{1} << 32;  // index of its first request
 
 // The times of one call, in seconds.
 struct Call {
@@ -52,7 +57,15 @@ v1::GenerateRequest MakeRequest(const Options& options, uint64_t index) {
   std::mt19937_64 random(options.seed * 1000003 + index);
   std::uniform_int_distribution<int32_t> id(options.min_id, options.max_id);
   v1::GenerateRequest request;
-  for (int i = 0; i < options.prompt_tokens; ++i) request.mutable_token_ids()->add_ids(id(random));
+  if (options.chats.empty()) {
+    for (int i = 0; i < options.prompt_tokens; ++i)
+      request.mutable_token_ids()->add_ids(id(random));
+  } else {
+    const size_t size = options.chats.size();
+    v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+    message.set_role(v1::CHAT_ROLE_USER);
+    message.set_text(options.chats[index < kWarmUp ? index : size - 1 - (index - kWarmUp)]);
+  }
   request.mutable_stopping()->set_max_tokens(options.max_tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_sampling()->set_temperature(0.0f);
@@ -176,12 +189,25 @@ Json Percentiles(std::vector<double> values) {
           {"max", at(1.0)}};
 }
 
+// A question per line.
+std::vector<std::string> ReadChats(const Options& options) {
+  if (options.chats_file.empty()) return {};
+  std::vector<std::string> chats =
+      absl::StrSplit(ReadText(options.chats_file), '\n', absl::SkipEmpty());
+  const int needed = options.requests + options.warm_up;
+  if (static_cast<int>(chats.size()) < needed) {
+    Fail(absl::StrCat("--chats: has ", chats.size(), " lines, and --requests with --warm_up need ",
+                      needed));
+  }
+  return chats;
+}
+
 Json Run(const Options& options) {
   if (options.min_id > options.max_id) Fail("--min_id: larger than --max_id");
   const Stopwatch setup;
   if (options.warm_up > 0) {
     // Warm-up has prompts of its own, since the measured ones must not be in the prefix cache.
-    for (const Call& call : Load(options, options.warm_up, uint64_t{1} << 32).Run()) {
+    for (const Call& call : Load(options, options.warm_up, kWarmUp).Run()) {
       if (!call.error.empty()) Fail(call.error);
     }
   }
@@ -206,7 +232,8 @@ Json Run(const Options& options) {
                  {"streams", options.streams},
                  {"rate", options.rate},
                  {"requests", options.requests},
-                 {"prompt_tokens", options.prompt_tokens},
+                 {"prompt_tokens", options.chats.empty() ? Json(options.prompt_tokens) : Json()},
+                 {"chats", options.chats_file},
                  {"max_tokens", options.max_tokens},
                  {"attention", options.attention},
                  {"seed", options.seed},
@@ -260,11 +287,22 @@ void AddServeCommand(CLI::App& app, Command& chosen) {
   count("--max_tokens", options->max_tokens, "Of every answer", 1, 1 << 20);
   count("--min_id", options->min_id, "Least id of a random token", 0, 1 << 20);
   count("--max_id", options->max_id, "Largest id of a random token", 0, 1 << 20);
+  command
+      ->add_option(
+          "--chats", options->chats_file,
+          "File of questions, one a line, each sent once as a chat, instead of random tokens")
+      ->check(CLI::ExistingFile);
   command->add_option("--attention", options->attention)
       ->check(CLI::IsMember({"default", "full", "dynamic"}))
       ->capture_default_str();
   command->add_option("--seed", options->seed)->capture_default_str();
-  command->callback([options, &chosen] { chosen = {[options] { return Run(*options); }, Print}; });
+  command->callback([options, &chosen] {
+    chosen = {[options] {
+                options->chats = ReadChats(*options);
+                return Run(*options);
+              },
+              Print};
+  });
 }
 
 }  // namespace eta::bench
