@@ -27,7 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 DIGITS = 8
 RESULTS = ("tests/RESULTS.md", "tests/bench/RESULTS.md", "training/RESULTS.md",
            "calibration/evaluation/RESULTS.md", "calibration/evaluation/results/eta-27m.md",
-           "calibration/evaluation/results/smollm2.md", "calibration/evaluation/results/smollm2-eta.md")
+           "calibration/evaluation/results/smollm2.md", "calibration/evaluation/results/smollm2-eta.md",
+           "calibration/evaluation/results/quality/eta-27m.md",
+           "calibration/evaluation/results/quality/smollm2.md",
+           "calibration/evaluation/results/quality/smollm2-eta.md")
 # Of a model's folder, what says nothing about what it computes.
 BESIDE = ("README.md", "LICENSE", "samples")
 # Where the defaults stand: a file and the beginning of the braces that hold them.
