@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <span>
 
+#include "kernels/cuda/fused_product.h"
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/rows/sampling.h"
 
@@ -39,6 +41,7 @@ class Launcher {
                        OpAt<ThresholdOp>(ops, 2))) {
       return 3;
     }
+    if (const size_t launched = LaunchProduct(ops); launched > 0) return launched;
     std::visit(*this, ops.front());
     return 1;
   }
@@ -115,6 +118,18 @@ class Launcher {
       return false;
     }
     return AppendDecodeRows(ForThresholds(*thresholds), *rope, *append, thresholds->params);
+  }
+
+  // Launches a product of few rows with the ops around it. Returns how many these are; 0, and
+  // launches nothing, if the ops do not begin so or no kernel does them.
+  size_t LaunchProduct(std::span<const Op> ops) {
+    std::optional<FusedProduct> fused = FuseProduct(ops);
+    if (!fused) return 0;
+    if (fused->gathers) {
+      fused->product.norm.rows =
+          reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(*fused->gathers));
+    }
+    return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
   }
 
   // Of SelectBlocksOp and ListBlocksOp.

@@ -1,0 +1,26 @@
+// Finds ops of a program that one kernel of row_product.h does together. Nothing here touches a
+// device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/cuda/program.h"
+#include "kernels/cuda/rows/row_product.h"
+
+namespace eta::cuda {
+
+struct FusedProduct {
+  RowProduct product;              // without norm.rows
+  std::optional<int64_t> gathers;  // norm.rows, in Uploads
+  size_t num_ops = 0;              // how many of the ops it is, from the first on
+};
+
+// The longest beginning of `ops` that is one product: RmsNorm, MatMul, then AddBias of what it
+// wrote or SwiGlu. Nullopt if they do not begin so, if there are more than kMostProductRows rows,
+// or if one of these ops reads memory that another one writes, other than as its input.
+std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
+
+}  // namespace eta::cuda
