@@ -1,0 +1,127 @@
+// Which ops of a program become one product of few rows. No device is needed.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "kernels/cuda/fused_product.h"
+
+namespace eta::cuda {
+namespace {
+
+constexpr int64_t kWidth = 64;
+constexpr int64_t kInner = 96;
+
+// Memory that nobody reads, to tell tensors apart.
+class FuseProductOf : public ::testing::Test {
+ protected:
+  TensorView Tensor(int64_t rows, int64_t cols, DType dtype) {
+    memory_.emplace_back(static_cast<size_t>(rows * cols));
+    return {memory_.back().data(), rows, cols, cols, dtype};
+  }
+  TensorView Floats(int64_t cols) { return Tensor(rows_, cols, DType::kFloat32); }
+  TensorView Narrow(int64_t cols) { return Tensor(rows_, cols, DType::kBFloat16); }
+  Weight MakeWeight(int64_t n, int64_t k) {
+    return {Tensor(n, k, DType::kFloat32).data, DType::kBFloat16, n, k};
+  }
+
+  void Layer() {
+    const TensorView residual = Floats(kWidth);
+    const TensorView normed = Narrow(kWidth);
+    const TensorView gate_up = Narrow(2 * kInner);
+    const TensorView activated = Narrow(kInner);
+    ops_ = {RmsNormOp{residual, bias_.data(), 1e-5f, false, 0, normed},
+            MatMulOp{normed, MakeWeight(2 * kInner, kWidth), gate_up, false},
+            SwiGluParams{gate_up, activated},
+            MatMulOp{activated, MakeWeight(kWidth, kInner), residual, true},
+            AddBiasParams{residual, bias_.data()}};
+  }
+  size_t NumFused(size_t from = 0) const {
+    const auto fused = FuseProduct(std::span(ops_).subspan(from));
+    return fused ? fused->num_ops : 0;
+  }
+  template <typename T>
+  T& At(size_t i) {
+    return std::get<T>(ops_[i]);
+  }
+
+  int64_t rows_ = 4;
+  std::array<float, 256> bias_{};
+  std::vector<Op> ops_;
+
+ private:
+  std::vector<std::vector<float>> memory_;
+};
+
+TEST_F(FuseProductOf, ALayer) {
+  Layer();
+  const auto first = FuseProduct(ops_);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->num_ops, 3u);
+  EXPECT_EQ(first->product.norm.weight, bias_.data());
+  EXPECT_EQ(first->product.activated, At<SwiGluParams>(2).out);
+  EXPECT_FALSE(first->gathers.has_value());
+  const auto second = FuseProduct(std::span(ops_).subspan(3));
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->num_ops, 2u);
+  EXPECT_TRUE(second->product.accumulate);
+  EXPECT_EQ(second->product.bias, bias_.data());
+  EXPECT_EQ(second->product.norm.weight, nullptr);
+  EXPECT_EQ(NumFused(2), 0u);
+}
+
+TEST_F(FuseProductOf, RowsThatTheNormGathers) {
+  Layer();
+  At<RmsNormOp>(0).gathers = true;
+  At<RmsNormOp>(0).rows = -128;
+  EXPECT_EQ(FuseProduct(ops_)->gathers, -128);
+}
+
+TEST_F(FuseProductOf, AsksForWeightsBehindOtherWorkAlone) {
+  Layer();
+  const Weight next = At<MatMulOp>(3).weight;
+  EXPECT_EQ(FuseProduct(ops_)->product.ahead[0], Weight());
+  ops_.insert(ops_.begin() + 3, RopeParams{});
+  EXPECT_EQ(FuseProduct(ops_)->product.ahead[0], next);
+  EXPECT_EQ(FuseProduct(ops_)->product.ahead[1], Weight());
+}
+
+TEST_F(FuseProductOf, NoMoreThanFewRows) {
+  rows_ = kMostProductRows;
+  Layer();
+  EXPECT_EQ(NumFused(), 3u);
+  rows_ = kMostProductRows + 1;
+  Layer();
+  EXPECT_EQ(NumFused(), 0u);
+}
+
+TEST_F(FuseProductOf, NoOpThatTakesAnotherTensor) {
+  Layer();
+  At<SwiGluParams>(2).gate_up = Narrow(2 * kInner);
+  EXPECT_EQ(NumFused(), 2u);
+  At<MatMulOp>(1).x = Narrow(kWidth);
+  EXPECT_EQ(NumFused(), 0u);
+  Layer();
+  At<AddBiasParams>(4).x = At<AddBiasParams>(4).x.Columns(0, kWidth / 2);
+  EXPECT_EQ(NumFused(3), 1u);
+}
+
+TEST_F(FuseProductOf, NoOpThatWritesWhatAnotherReads) {
+  Layer();
+  At<SwiGluParams>(2).out.data = At<RmsNormOp>(0).x.data;
+  EXPECT_EQ(NumFused(), 2u);
+  Layer();
+  At<RmsNormOp>(0).out.data = At<RmsNormOp>(0).x.data;
+  At<MatMulOp>(1).x.data = At<RmsNormOp>(0).x.data;
+  EXPECT_EQ(NumFused(), 0u);
+  Layer();
+  At<MatMulOp>(1).out = At<RmsNormOp>(0).x;
+  EXPECT_EQ(NumFused(), 0u);
+  Layer();
+  At<MatMulOp>(1).accumulate = true;
+  EXPECT_EQ(NumFused(), 2u);
+}
+
+}  // namespace
+}  // namespace eta::cuda
