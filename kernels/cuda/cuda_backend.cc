@@ -260,6 +260,7 @@ class CudaBackend final : public Backend {
     const CountsTarget counts = AddCounts(params);
     SelectBlocksOp op = {params,
                          step_.relative,
+                         step_.reads_all,
                          head_z,
                          counts.tokens_attended,
                          counts.tokens_read,
@@ -306,7 +307,7 @@ class CudaBackend final : public Backend {
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
   void DecodeAttention(const AttentionParams& params) override {
     if (step_.decode_rows.empty()) return;
-    DecodeAttentionOp op = {params, step_.confirms};
+    DecodeAttentionOp op = {params, step_.confirms, step_.even};
     op.params.values_read = nullptr;
     Add(op);
   }

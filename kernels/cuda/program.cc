@@ -42,6 +42,7 @@ class Launcher {
       return 3;
     }
     if (const size_t launched = LaunchProduct(ops); launched > 0) return launched;
+    if (LaunchTogether(OpAt<SelectBlocksOp>(ops, 0), OpAt<DecodeAttentionOp>(ops, 1))) return 2;
     std::visit(*this, ops.front());
     return 1;
   }
@@ -81,7 +82,8 @@ class Launcher {
   void operator()(const DecodeAttentionOp& op) {
     Context& context = For(op.params.q);
     if (op.confirms) ConfirmReads(context, op.params, counts_);
-    DecodeAttention(context, op.params, counts_);
+    DecodeAttention(context, op.params, counts_,
+                    {.all = false, .even = op.even, .single_rows = single_rows_});
   }
   void operator()(const PrefillAttentionOp& op) { PrefillAttention(For(op.params.q), op.params); }
   void operator()(const CalibrationOp& op) { CollectCalibration(For(op.params.q), op.params); }
@@ -118,6 +120,20 @@ class Launcher {
       return false;
     }
     return AppendDecodeRows(ForThresholds(*thresholds), *rope, *append, thresholds->params);
+  }
+
+  // Where all rows read everything, attention does without lists. Returns false, and launches
+  // nothing, if an op is missing or rows select.
+  bool LaunchTogether(const SelectBlocksOp* select, const DecodeAttentionOp* attention) {
+    if (select == nullptr || attention == nullptr || !select->reads_all ||
+        select->params.selection != attention->params.selection ||
+        !CountsByItself(attention->params)) {
+      return false;
+    }
+    counts_ = CountsOf(*select);
+    DecodeAttention(For(attention->params.q), attention->params, counts_,
+                    {.all = true, .even = attention->even, .single_rows = single_rows_});
+    return true;
   }
 
   // Launches a product of few rows with the ops around it. Returns how many these are; 0, and

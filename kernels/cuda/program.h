@@ -58,6 +58,7 @@ struct ThresholdOp {
 struct SelectBlocksOp {
   SelectBlocksParams params;  // without counts; layer 0: `head_z` holds this op's layer alone
   bool relative;              // a decode row has relative thresholds
+  bool reads_all;             // every decode row reads all its blocks
   int64_t head_z;             // Uploads: float [F, HQ]; 0: no sequence has any
   int64_t tokens_attended;    // Results: int32 [R, HQ]
   int64_t tokens_read;        // Results: int32 [R, HKV]
@@ -86,6 +87,7 @@ struct SelectPrefillOp {
 struct DecodeAttentionOp {
   AttentionParams params;  // without values_read
   bool confirms;           // a decode row has confirmed reads
+  bool even;               // as of DecodeLists
   bool operator==(const DecodeAttentionOp&) const = default;
 };
 

@@ -7,12 +7,9 @@
 // decode_merge.cuh adds the floor and merges partial results.
 
 #include <algorithm>
-#include <bit>
-#include <type_traits>
 
-#include "kernels/cuda/decode/decode_merge.cuh"
-#include "kernels/cuda/decode/decode_softmax.cuh"
-#include "kernels/cuda/decode/decode_stages.cuh"
+#include "kernels/cuda/decode/decode_cluster.h"
+#include "kernels/cuda/decode/decode_cta.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
 
@@ -20,37 +17,18 @@ namespace eta::cuda {
 namespace decode {
 namespace {
 
-__device__ __forceinline__ int64_t SizeOfOut(const DecodeArgs& args) {
-  return args.out_dtype == DType::kFloat32 ? 4 : 2;
-}
-
-__device__ __forceinline__ void SyncCompute() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
-}
-
-// The copying warp calls AnnouncePlan and goes on. The computing warps wait in AwaitPlan until the
-// plan and the barriers are there.
-__device__ __forceinline__ void AnnouncePlan() {
-  asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");
-}
-__device__ __forceinline__ void AwaitPlan() {
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
-}
-
 // Ends a list, or the unit's part of it: joins the states of the four warps. The joined state is
 // the result if the unit has the whole list, else a partial result.
 template <typename Element, int D, int HeadTiles>
-__device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units& units,
-                           int32_t list, int32_t unit, float* sums,
-                           typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed,
+__device__ void FinishList(const DecodeArgs& args, const CtaMemory<Element, D, HeadTiles>& memory,
+                           const Units& units, int32_t list, int32_t unit,
                            const WarpState<Element, D, HeadTiles>& state, const Result<D>& result) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
   SyncCompute();  // every thread has read the previous list's data here
-  state.Leave(sums, fixed);
+  state.Leave(memory.sums, memory.fixed);
   SyncCompute();
 
-  const int32_t list_begin = plan.begin[list];
-  const int32_t list_end = plan.begin[list + 1];
+  const int32_t list_begin = memory.plan.begin[list];
+  const int32_t list_end = memory.plan.begin[list + 1];
   const int32_t unit_begin = units.Begin(unit);
   const bool whole = list_begin >= unit_begin && list_end <= units.Begin(unit + 1);
   const Partial<D, HeadTiles> partial(args, unit, list_begin >= unit_begin);
@@ -58,17 +36,10 @@ __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units
     const int head = quad / (D / 4);
     const int i = quad % (D / 4) * 4;
     const auto floor = whole ? result.FloorOf(args, head, i) : typename Result<D>::Floor{};
-    float max = fixed.max[0][head];
-    for (int w = 1; w < kComputeWarps; ++w) max = fmaxf(max, fixed.max[w][head]);
-    float sum = 0.0f;
-    float4 value = {};
-    for (int w = 0; w < kComputeWarps; ++w) {
-      const float factor = Exp2(fixed.max[w][head] - max);
-      const float4 part = *reinterpret_cast<const float4*>(
-          sums + (w * Layout::kHeads + head) * Layout::kSumStride + i);
-      sum += factor * fixed.sum[w][head];
-      AddScaled(value, factor, part);
-    }
+    float max;
+    float sum;
+    float4 value;
+    JoinWarps(memory, head, i, max, sum, value);
     if (whole) {
       result.Store(args, head, i, max, sum, value, floor);
     } else {
@@ -81,59 +52,30 @@ __device__ void FinishList(const DecodeArgs& args, const Plan& plan, const Units
   }
 }
 
-// Writes zeros as the output of padding rows.
-template <int D>
-__device__ void ClearPadding(const DecodeArgs& args) {
-  const int64_t row_bytes = static_cast<int64_t>(args.num_query_heads) * D * SizeOfOut(args);
-  for (int32_t i = blockIdx.x; i < args.num_lists / args.tile.num_kv_heads; i += gridDim.x) {
-    const int32_t row = args.first_row + i;
-    if (args.step.rows[row].role != RowRole::kPadding) continue;
-    auto* out = reinterpret_cast<uint4*>(args.out + row * args.out_stride * SizeOfOut(args));
-    for (int64_t at = threadIdx.x; at < row_bytes / 16; at += kComputeThreads) {
-      out[at] = make_uint4(0, 0, 0, 0);
-    }
-  }
-}
-
-// CTAs of a multiprocessor: as many as its registers hold and the work needs. One CTA alone would
-// wait most of the time. Two are enough for 16 bits; 8 bits arrive in half the time and need three.
-template <typename Element, int D, int HeadTiles>
-inline constexpr int kMostCtasPerSm =
-    D == 128 && HeadTiles == 2                                   ? 1
-    : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3> ? 3
-                                                                 : 2;
-
 // Steps 6 and 7 of the selection for the decode rows. The stages of all lists form one stream,
 // whatever the rows' lengths. Units says which stages a CTA takes.
 template <typename Element, int D, int HeadTiles>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles>)
     DecodeKernel(const __grid_constant__ DecodeArgs args) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
   extern __shared__ __align__(128) std::byte shared[];
-  std::byte* stages = shared;
-  auto* sums = reinterpret_cast<float*>(stages + args.num_stages * Layout::kStageBytes);
-  auto& fixed = *reinterpret_cast<typename Layout::Fixed*>(reinterpret_cast<std::byte*>(sums) +
-                                                           Layout::kSumBytes);
-  Plan plan(reinterpret_cast<int32_t*>(&fixed + 1), args.num_lists);
+  CtaMemory<Element, D, HeadTiles> memory(args, shared);
+  Plan& plan = memory.plan;
   if (threadIdx.x >= kComputeThreads) {
-    if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < args.num_stages; ++i) {
-        InitBarrier(&fixed.full[i], kCopyArrivals);
-        InitBarrier(&fixed.empty[i], kComputeThreads);
-      }
-      PublishBarriers();
-    }
-    __syncwarp();
+    memory.InitRing(args.num_stages);
     plan.Make(args);
     AnnouncePlan();
     const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
-    if (units.total > 0) CopyStages<Element, D, HeadTiles>(args, plan, units, stages, fixed);
+    if (units.total > 0) {
+      CopyStages<Element, D, HeadTiles>(args, plan, UnitQueue(args, units), memory.stages,
+                                        memory.fixed);
+    }
     return;
   }
   AwaitPlan();
   WaitForPrevious();
   const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
   if (blockIdx.x == 0) {
+    if (args.all) CountAll(args);
     for (int32_t i = threadIdx.x; i <= args.num_lists; i += kComputeThreads) {
       args.begin[i] = plan.begin[i];
     }
@@ -144,10 +86,6 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
   WarpState<Element, D, HeadTiles> state;
   Result<D> result;
   RingCursor cursor;
-  const auto next_note = [&] {
-    Wait(&fixed.full[cursor.slot], cursor.phase);
-    return ReadNote(fixed.notes[cursor.slot].warps[threadIdx.x / 32]);
-  };
   // The plan tells the first list before its first stage has arrived. If a CTA has no share, there
   // are no small units either, and the CTA has no work.
   const auto cta = static_cast<int32_t>(blockIdx.x);
@@ -155,41 +93,16 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
   while (list >= 0) {
     result = Result<D>(args, list);
     state.Start(args, result.row, result.kv_head);
-    WarpNote note;
-    do {
-      note = next_note();
-      if (note.valid() > 0) {
-        const StageTokens<Element, D> tokens(stages + cursor.slot * Layout::kStageBytes);
-        if (note.valid() < 16) {
-          tokens.ClearMissing(note.valid());
-          OrderWritesBeforeCopies();
-          __syncwarp();
-        }
-        state.Add(args, note, tokens);
-      }
-      Arrive(&fixed.empty[cursor.slot]);  // all threads arrive: as fast as one per warp
-      cursor.Advance(args.num_stages);
-    } while (!note.Has(WarpNote::kLast));
-    FinishList<Element, D, HeadTiles>(args, plan, units, note.list, note.unit, sums, fixed, state,
-                                      result);
-    list = next_note().list;
+    const WarpNote note = AddList(args, memory, cursor, state);
+    FinishList(args, memory, units, note.list, note.unit, state, result);
+    Wait(&memory.fixed.full[cursor.slot], cursor.phase);
+    list = ReadNote(memory.fixed.notes[cursor.slot].warps[threadIdx.x / 32]).list;
   }
 }
 
-// The number of stages that fit with `ctas_per_sm` CTAs on a multiprocessor. The system takes 1 KB
-// of each CTA.
 template <typename Element, int D, int HeadTiles>
-int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
-  const size_t available = (device.shared_memory_per_block() + 1024) / ctas_per_sm - 1024;
-  const size_t rest = Layout::Bytes(0, num_lists) + 256;  // static shared memory, alignment
-  if (available < rest + Layout::kStageBytes) return 0;
-  return std::min<int32_t>(kMaxStages,
-                           static_cast<int32_t>((available - rest) / Layout::kStageBytes));
-}
-
-template <typename Element, int D, int HeadTiles>
-void LaunchDecode(Context& context, const AttentionParams& params, const DeviceCounts& counts) {
+void LaunchDecode(Context& context, const AttentionParams& params, const DeviceCounts& counts,
+                  const DecodeLists& lists) {
   using Layout = SharedLayout<Element, D, HeadTiles>;
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t rows_per_launch = std::max(1, kMaxLists / num_kv_heads);
@@ -200,8 +113,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
                                    Partial<D, HeadTiles>::kFloats * sizeof(float)));
   auto* counters = reinterpret_cast<int32_t*>(context.scratch.Get(
       Scratch::Use::kSplit, static_cast<size_t>(kMaxLists + 2) * sizeof(int32_t)));
-  const uint32_t* pool_blocks = PoolBlocks(context, num_kv_heads, params.selection);
-  if (partials == nullptr || counters == nullptr || pool_blocks == nullptr) return;
+  if (partials == nullptr || counters == nullptr) return;
   for (int64_t first = 0; first < rows; first += rows_per_launch) {
     const auto num_lists =
         static_cast<int32_t>(std::min<int64_t>(rows_per_launch, rows - first) * num_kv_heads);
@@ -211,32 +123,13 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
       --ctas_per_sm;
       num_stages = RingStages<Element, D, HeadTiles>(context.device, ctas_per_sm, num_lists);
     }
-    const DecodeArgs args = {context.step,
-                             static_cast<int32_t>(first),
-                             num_lists,
-                             params.q.data,
-                             params.q.stride,
-                             params.thresholds.data,
-                             params.thresholds.stride,
-                             params.kv.tiles,
-                             params.kv.records,
-                             params.selection,
-                             pool_blocks,
-                             counts.tokens_attended,
-                             counts.tokens_read,
-                             reinterpret_cast<std::byte*>(params.out.data),
-                             params.out.stride,
-                             params.out.dtype,
-                             partials,
-                             counters + 1,
-                             counters,
-                             params.num_query_heads,
-                             num_stages,
-                             std::countr_zero(static_cast<uint32_t>(params.geometry.block_size)),
-                             params.gate == Gate::kSilu,
-                             params.softmax_scale,
-                             params.beta,
-                             KvTile(params.geometry)};
+    DecodeArgs args =
+        MakeDecodeArgs(context, params, counts, static_cast<int32_t>(first), num_lists, num_stages);
+    if (args.pool_blocks == nullptr) return;
+    args.partials = partials;
+    args.begin = counters + 1;
+    args.taken = counters;
+    args.all = lists.all;
     const auto ctas = static_cast<unsigned>(context.device.num_sms() * ctas_per_sm);
     Launch(context.device, "decode attention",
            {.grid = dim3(ctas),
@@ -255,43 +148,21 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
   }
 }
 
-template <typename Element, int D>
-void LaunchDecode(Context& context, const AttentionParams& params, int32_t group,
-                  const DeviceCounts& counts) {
-  if (group <= 8) {
-    LaunchDecode<Element, D, 1>(context, params, counts);
-  } else {
-    LaunchDecode<Element, D, 2>(context, params, counts);
-  }
-}
-
-template <typename Element>
-void LaunchDecode(Context& context, const AttentionParams& params, int32_t group,
-                  const DeviceCounts& counts) {
-  if (params.geometry.head_dim == 64) {
-    LaunchDecode<Element, 64>(context, params, group, counts);
-  } else if (params.geometry.head_dim == 96) {
-    LaunchDecode<Element, 96>(context, params, group, counts);
-  } else {
-    LaunchDecode<Element, 128>(context, params, group, counts);
-  }
-}
-
 }  // namespace
 }  // namespace decode
 
-void DecodeAttention(Context& context, const AttentionParams& params, const DeviceCounts& counts) {
+void DecodeAttention(Context& context, const AttentionParams& params, const DeviceCounts& counts,
+                     const DecodeLists& lists) {
   const KvGeometry& geometry = params.geometry;
   const int32_t group = params.num_query_heads / geometry.num_kv_heads;
   if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
-    PlainDecodeAttention(context, params);
-  } else if (geometry.dtype == DType::kFloat16) {
-    decode::LaunchDecode<Half>(context, params, group, counts);
-  } else if (geometry.dtype == DType::kFloat8E4M3) {
-    decode::LaunchDecode<E4M3>(context, params, group, counts);
-  } else {
-    decode::LaunchDecode<BFloat16>(context, params, group, counts);
+    return PlainDecodeAttention(context, params);
   }
+  if (ClusterDecodeAttention(context, params, counts, lists)) return;
+  decode::WithShape(geometry, group, [&](auto element, auto head_dim, auto head_tiles) {
+    decode::LaunchDecode<decltype(element), head_dim(), head_tiles()>(context, params, counts,
+                                                                      lists);
+  });
 }
 
 }  // namespace eta::cuda

@@ -34,9 +34,10 @@ struct DecodeArgs {
   const std::byte* tiles;
   const std::byte* records;
   BlockSelection selection;
-  const uint32_t* pool_blocks;     // [rows, HKV, capacity]: the pool's blocks of selection.blocks
-  const int32_t* tokens_attended;  // [R, HQ]
-  const int32_t* tokens_read;      // [R, HKV]
+  const uint32_t* pool_blocks;  // [rows, HKV, capacity]: the pool's blocks of selection.blocks
+  int32_t* tokens_attended;     // [R, HQ]
+  int32_t* tokens_read;         // [R, HKV]
+  int32_t* values_read;         // [R, HKV]; null: no row has confirmed reads
   std::byte* out;
   int64_t out_stride;
   DType out_dtype;
@@ -47,6 +48,10 @@ struct DecodeArgs {
   int32_t num_stages;   // stages of the ring in shared memory
   int32_t block_shift;  // log2 of the block size
   bool gated;
+  // Every decode row reads all its blocks. Nobody wrote counts, and the first CTA does.
+  bool all;
+  // And what the step stored is the last token of a list.
+  bool early;
   float scale;
   float beta;
   KvTile tile;
@@ -89,8 +94,9 @@ struct Plan {
   __device__ Plan(int32_t* memory, int32_t lists)
       : begin(memory), num_blocks(memory + lists + 1), num_lists(lists) {}
 
-  // One warp calls it. The warp also waits for the previous kernel, which wrote the counts. The
-  // step's rows were there before the step's first kernel.
+  // One warp calls it. The warp also waits for the previous kernel, which wrote the counts, or the
+  // last token; only with `early` it does not. The step's rows were there before the step's first
+  // kernel.
   __device__ void Make(const DecodeArgs& args) {
     constexpr int kBatch = 4;  // counts that a lane reads at once
     const int lane = threadIdx.x % 32;
@@ -105,13 +111,21 @@ struct Plan {
       const int32_t tail = (row.position + 1) & ((1 << args.block_shift) - 1);
       begin[list + 1] = row.role == RowRole::kDecode ? tail : -1;
     }
-    WaitForPrevious();
-    AllowNext();
+    if (!args.early) {
+      WaitForPrevious();
+      AllowNext();
+    }
     int32_t own = 0;
     for (int32_t list = first; list < end; list += kBatch) {
       int32_t blocks[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) blocks[i] = list + i < end ? counts[list + i] : 0;
+      for (int i = 0; i < kBatch; ++i) {
+        blocks[i] = 0;
+        if (list + i >= end) continue;
+        const int32_t row = args.first_row + (list + i) / args.tile.num_kv_heads;
+        blocks[i] =
+            args.all ? (args.step.rows[row].position + 1) >> args.block_shift : counts[list + i];
+      }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         if (list + i >= end) break;

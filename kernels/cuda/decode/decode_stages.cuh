@@ -192,6 +192,8 @@ class UnitQueue {
         unit_(static_cast<int32_t>(blockIdx.x) < units.num_shares ? static_cast<int32_t>(blockIdx.x)
                                                                   : -1) {}
   __device__ int32_t unit() const { return unit_; }  // -1: none is left
+  // The first stage of a unit, and of the one behind the last.
+  __device__ int32_t Begin(int32_t unit) const { return units_.Begin(unit); }
   __device__ void Advance() {
     int32_t piece = units_.num_pieces;
     if (units_.num_pieces > 0 && threadIdx.x % 32 == 0) {
@@ -231,11 +233,10 @@ __device__ __forceinline__ void CopyEntry(const KvTile& tile, const std::byte* h
   }
 }
 
-// The work of the copying warp: fills the ring with the stages of the CTA's units, then tells the
-// computing warps that there are no more.
-template <typename Element, int D, int HeadTiles>
-__device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units& units,
-                           std::byte* stages,
+// The work of the copying warp: fills the ring with the stages of the units that `queue` has, then
+// tells the computing warps that there are no more.
+template <typename Element, int D, int HeadTiles, typename Queue>
+__device__ void CopyStages(const DecodeArgs& args, const Plan& plan, Queue queue, std::byte* stages,
                            typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed) {
   using Layout = SharedLayout<Element, D, HeadTiles>;
   constexpr uint32_t kAll = 0xffffffffu;
@@ -245,16 +246,15 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, const Units
   const int32_t entries = kStageTokens / entry_tokens;
   const auto entry_bytes = static_cast<uint32_t>(Layout::kStageBytes) / entries;
   RingCursor cursor;
-  UnitQueue queue(args, units);
   const auto find = [&](int32_t unit, int32_t first) {
-    const int32_t end = units.Begin(unit + 1);
+    const int32_t end = queue.Begin(unit + 1);
     return FindSource(args, plan, unit, end, min(first + lane, end - 1));
   };
   // Asking for a unit and finding its blocks take several trips to L2. Meanwhile the computing
   // warps have a full ring to work on.
   for (; queue.unit() >= 0; queue.Advance()) {
-    const int32_t end = units.Begin(queue.unit() + 1);
-    for (int32_t first = units.Begin(queue.unit()); first < end; first += 32) {
+    const int32_t end = queue.Begin(queue.unit() + 1);
+    for (int32_t first = queue.Begin(queue.unit()); first < end; first += 32) {
       const StageSource source = find(queue.unit(), first);
       for (int32_t i = 0; i < min(32, end - first); ++i) {
         Wait(&fixed.empty[cursor.slot], cursor.phase ^ 1);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/step_view.h"
 #include "kernels/kv_geometry.h"
@@ -80,9 +81,23 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
 // the values that are read.
 void ConfirmReads(Context& context, const AttentionParams& params,
                   const DeviceCounts& counts);  // confirm_reads.cu
+// What the host knows of the lists of a step's decode rows.
+struct DecodeLists {
+  // All rows read all their blocks, and SelectBlocks was left out. Then DecodeAttention writes the
+  // counts and those of the selection.
+  bool all = false;
+  bool even = false;         // they are short, or about equally long: HaveEvenLists()
+  bool single_rows = false;  // every sequence decodes one row
+};
+// Whether DecodeAttention may take the place of SelectBlocks where all rows read everything.
+inline bool CountsByItself(const AttentionParams& params) {
+  return SupportsTensorCores(params.geometry.head_dim, params.geometry.block_size,
+                             params.num_query_heads / params.geometry.num_kv_heads,
+                             params.geometry.dtype);
+}
 // `counts`: those that SelectBlocks wrote for the same rows.
-void DecodeAttention(Context& context, const AttentionParams& params,
-                     const DeviceCounts& counts);                        // decode_attention.cu
+void DecodeAttention(Context& context, const AttentionParams& params, const DeviceCounts& counts,
+                     const DecodeLists& lists);                          // decode_attention.cu
 void PrefillAttention(Context& context, const AttentionParams& params);  // prefill_attention.cu
 void CountRecall(Context& context, const RecallParams& params, int64_t* above,
                  int64_t* above_admitted);  // recall.cu; device [HQ], added to

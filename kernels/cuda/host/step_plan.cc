@@ -39,6 +39,29 @@ StepRow MakeRow(const SequenceRows& sequence, int32_t index, int32_t i, int32_t 
   return row;
 }
 
+// How long the decode rows of a step are.
+struct DecodeLengths {
+  int64_t rows = 0;
+  int64_t longest = 0;
+  int64_t total = 0;
+
+  void Add(const SequenceRows& sequence) {
+    for (int32_t i = 0; i < sequence.num_rows; ++i) {
+      const int64_t tokens = int64_t{sequence.position} + i + 1;
+      ++rows;
+      longest = std::max(longest, tokens);
+      total += tokens;
+    }
+  }
+  // Equal shares of each row's own keys then end about together. Beyond kLong a merge is small
+  // beside the keys.
+  bool even() const {
+    constexpr int64_t kShort = 4096;
+    constexpr int64_t kLong = 32768;
+    return longest <= kLong && longest * rows <= 2 * total + kShort * rows;
+  }
+};
+
 // The words of the sequence's tempered keys up to the last one that is not 0. Special tokens mostly
 // stand at a sequence's beginning.
 std::span<const uint64_t> TemperedWords(const SequenceRows& sequence) {
@@ -105,6 +128,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   auto* tables = Array<int32_t>(step, layout.tables());
   int32_t table_begin = 0;
   int32_t tempered_begin = 0;
+  DecodeLengths lengths;
   for (const SequenceRows& sequence : batch.sequences) {
     tempered_begin += static_cast<int32_t>(sequence.block_table.size());
   }
@@ -145,6 +169,9 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
       packed.confirms =
           packed.confirms || (sequence.attention.confirm && !sequence.attention.admit_all);
       packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
+      packed.reads_all =
+          packed.reads_all && sequence.attention.admit_all && !sequence.attention.relative;
+      lengths.Add(sequence);
       packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
     } else {
       packed.has_prefill = true;
@@ -155,6 +182,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
       }
     }
   }
+  packed.even = lengths.even();
   *Array<StepCounts>(step, layout.counts()) = {
       .num_rows = packed.num_rows,
       .num_sequences = static_cast<int32_t>(batch.sequences.size()),

@@ -63,6 +63,8 @@ struct PackedStep {
   bool sparse_relative = false;       // one of sparse prefill has
   bool confirms = false;              // a decode sequence has confirmed reads
   bool single_rows = true;            // every sequence decodes, one row
+  bool reads_all = true;              // no decode sequence selects blocks
+  bool even = true;                   // decode rows are short, or about equally long
   std::vector<Rows> decode_rows;      // rows of each decode sequence
   std::vector<Rows> sparse_rows;      // rows of each sequence of sparse prefill
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them
