@@ -115,6 +115,27 @@ TEST_F(StepPlanTest, RowsSayWhatTheirSequencesSay) {
   EXPECT_TRUE(rows[6].attention.admit_all);
 }
 
+TEST_F(StepPlanTest, KnowsWhetherAllDecodeRowsReadEverything) {
+  EXPECT_FALSE(Step(batch(), 16).packed.reads_all);
+  for (SequenceRows& sequence : sequences_) {
+    sequence.attention.admit_all = sequence.kind == RowKind::kDecode;
+  }
+  EXPECT_TRUE(Step(batch(), 16).packed.reads_all);
+  sequences_[1].attention.relative = true;
+  EXPECT_FALSE(Step(batch(), 16).packed.reads_all);
+}
+
+TEST_F(StepPlanTest, KnowsWhetherListsAreEven) {
+  EXPECT_TRUE(Step(batch(), 16).packed.even);
+  sequences_[1].position = 20000;  // far above twice the mean
+  EXPECT_FALSE(Step(batch(), 16).packed.even);
+  sequences_[2].position = 20000;
+  sequences_[3].position = 20000;
+  EXPECT_TRUE(Step(batch(), 16).packed.even);
+  sequences_[3].position = 40000;  // too long
+  EXPECT_FALSE(Step(batch(), 16).packed.even);
+}
+
 TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {
   const Step step(batch(), 16);
   EXPECT_THAT(std::span(step.view.tables, 8), ElementsAre(5, 9, 8, 7, 4, 3, 1, 2));
