@@ -27,7 +27,7 @@ struct Options {
   int32_t width = 2048;
   int32_t ffn = 8192;
   int32_t vocab = 32768;
-  int32_t batch = 64;
+  std::vector<int32_t> batch = {64};
   int32_t context = 65536;
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
@@ -39,7 +39,7 @@ class DecodeCase {
  public:
   DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
              std::span<const SequencePlace> places, int32_t num_blocks)
-      : backend_(backend), rows_(places.size()) {
+      : backend_(backend), all_rows_(places.size()) {
     int32_t context = 0;
     for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
     model_ = Require(Model::Load(source, backend,
@@ -53,7 +53,7 @@ class DecodeCase {
     content.Fill(backend, places, layers);
     thresholds_.resize(static_cast<size_t>(config.num_layers * config.num_query_heads));
     for (size_t i = 0; i < places.size(); ++i) {
-      SequenceRows& row = rows_[i];
+      SequenceRows& row = all_rows_[i];
       row.row_begin = static_cast<int32_t>(i);
       row.num_rows = 1;
       row.position = places[i].num_tokens - 1;
@@ -61,13 +61,26 @@ class DecodeCase {
       row.rope_theta = RopeTheta(config, context);
       row.frozen_thresholds = thresholds_.data();
       row.block_table = places[i].block_table;
-      possible_ += places[i].num_tokens;
+    }
+    UseRows(places.size());
+  }
+
+  // From now on a step has the first `count` rows.
+  void UseRows(size_t count) {
+    const ModelConfig& config = model_->config();
+    rows_.assign(all_rows_.begin(), all_rows_.begin() + static_cast<std::ptrdiff_t>(count));
+    tokens_.clear();
+    samples_.clear();
+    logit_rows_.clear();
+    possible_ = 0.0;
+    for (size_t i = 0; i < count; ++i) {
+      possible_ += rows_[i].position + 1;
       tokens_.push_back(
           static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
       samples_.push_back({.temperature = 0.0f});
       logit_rows_.push_back(static_cast<int32_t>(i));
     }
-    const size_t counted = static_cast<size_t>(config.num_layers) * places.size();
+    const size_t counted = static_cast<size_t>(config.num_layers) * count;
     attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
     read_.resize(counted * static_cast<size_t>(config.num_kv_heads));
   }
@@ -187,6 +200,7 @@ class DecodeCase {
   Backend& backend_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;
+  std::vector<SequenceRows> all_rows_;
   std::vector<SequenceRows> rows_;
   std::vector<int32_t> tokens_;
   std::vector<SampleRow> samples_;
@@ -267,22 +281,23 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   }
 }
 
-Json Measure(Backend& backend, DecodeCase& decode, const Options& options, double density,
-             double weight_bytes, double bytes_per_second) {
+Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32_t batch,
+             double density, double weight_bytes, double bytes_per_second) {
   const bool full = density >= 1.0;
   decode.SetAdmitAll(full);
   Json threshold = nullptr;
   if (!full) threshold = decode.FindThreshold(density);
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
-  const double caches = static_cast<double>(options.batch) * options.layers;
+  const double caches = static_cast<double>(batch) * options.layers;
   const double kv_bytes = options.shape.KvBytes(caches * options.context);
   const int32_t full_blocks = options.context / options.shape.block;
   const double record_bytes = options.shape.RecordBytes(caches * full_blocks);
   const double bytes =
       weight_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : record_bytes);
   const double limit = bytes / bytes_per_second;
-  Json row = {{"kind", full ? "full" : "sparse"},
+  Json row = {{"batch", batch},
+              {"kind", full ? "full" : "sparse"},
               {"density", density},
               {"union_density", decode.UnionDensity()},
               {"head_density", decode.HeadDensity()},
@@ -299,14 +314,14 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, doubl
               {"tb_per_s", bytes / step.median * 1e-12},
               {"limit_milliseconds", limit * 1e3},
               {"times_limit", step.median / limit},
-              {"tokens_per_s", options.batch / step.wall},
+              {"tokens_per_s", batch / step.wall},
               {"speedup_over_full", nullptr}};
   if (step.on_device) row["host_overhead_milliseconds"] = (step.wall - step.median) * 1e3;
   if (backend.defers()) {
     const auto prepared = decode.TimePrepared(options.device.samples);
     row["prepared_wall_milliseconds"] = prepared.wall * 1e3;
     row["prepared_host_overhead_milliseconds"] = prepared.host * 1e3;
-    row["tokens_per_s"] = options.batch / prepared.wall;
+    row["tokens_per_s"] = batch / prepared.wall;
   }
   if (!full && options.profiles > 0) {
     decode.SetProfiles(options.profiles);
@@ -341,10 +356,11 @@ Json Run(const Options& options) {
       std::max(std::min(options.distinct_tokens, options.context) / geometry.block_size, 1),
       options.device.seed, workers);
   const int32_t blocks_each = (options.context + geometry.block_size - 1) / geometry.block_size;
-  const std::vector<int32_t> table = DealBlocks(options.batch, blocks_each, options.device.seed);
-  const std::vector<int32_t> lengths(static_cast<size_t>(options.batch), options.context);
+  const int32_t most = *std::ranges::max_element(options.batch);
+  const std::vector<int32_t> table = DealBlocks(most, blocks_each, options.device.seed);
+  const std::vector<int32_t> lengths(static_cast<size_t>(most), options.context);
   const std::vector<SequencePlace> places = Places(table, blocks_each, lengths);
-  DecodeCase decode(*backend, source, content, places, options.batch * blocks_each);
+  DecodeCase decode(*backend, source, content, places, most * blocks_each);
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
                      {"width", options.width},
@@ -357,26 +373,31 @@ Json Run(const Options& options) {
                      {"kv_dtype", options.shape.kv_dtype},
                      {"index_dtype", options.shape.index_dtype},
                      {"weight_bytes_per_step", source.bytes_per_step()}};
-  report["batch"] = options.batch;
+  report["batches"] = options.batch;
   report["context"] = options.context;
   report["profiles"] = options.profiles;
   report["rows"] = Json::array();
-  double full = 0.0;
-  for (const double density : options.density) {
-    Json row = Measure(*backend, decode, options, density, source.bytes_per_step(), bandwidth);
-    if (density >= 1.0) full = row["milliseconds"].get<double>();
-    if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
-    report["rows"].push_back(std::move(row));
+  for (const int32_t batch : options.batch) {
+    decode.UseRows(static_cast<size_t>(batch));
+    double full = 0.0;
+    for (const double density : options.density) {
+      Json row =
+          Measure(*backend, decode, options, batch, density, source.bytes_per_step(), bandwidth);
+      if (density >= 1.0) full = row["milliseconds"].get<double>();
+      if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
+      report["rows"].push_back(std::move(row));
+    }
   }
   return report;
 }
 
 void Print(const Json& report) {
-  std::printf("%s; read %.3f TB/s; %d rows of %d tokens; checked; prepared in %.1f s\n\n",
+  std::printf("%s; read %.3f TB/s; rows of %d tokens; checked; prepared in %.1f s\n\n",
               report["description"].get<std::string>().c_str(),
-              report["read_tb_per_s"].get<double>(), report["batch"].get<int>(),
-              report["context"].get<int>(), report["setup_seconds"].get<double>());
-  PrintTable(report["rows"], {{"kind", "kind"},
+              report["read_tb_per_s"].get<double>(), report["context"].get<int>(),
+              report["setup_seconds"].get<double>());
+  PrintTable(report["rows"], {{"batch", "batch"},
+                              {"kind", "kind"},
                               {"union", "union_density", 3},
                               {"head", "head_density", 3},
                               {"ms", "milliseconds", 3},
@@ -395,7 +416,8 @@ void Print(const Json& report) {
   for (const Json& row : report["rows"]) {
     if (row.contains("profiles_milliseconds")) sparse.push_back(row);
   }
-  PrintTable(sparse, {{"union", "union_density", 3},
+  PrintTable(sparse, {{"batch", "batch"},
+                      {"union", "union_density", 3},
                       {"one ms", "milliseconds", 3},
                       {"random ms", "profiles_milliseconds", 3},
                       {"one wall", "wall_milliseconds", 3},
@@ -416,7 +438,10 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
   size("--width", options->width, "Width of the model", 65536);
   size("--ffn", options->ffn, "Width of the feed-forward part", 262144);
   size("--vocab", options->vocab, "Vocabulary", 1 << 20);
-  size("--batch", options->batch, "Rows of a step", 1024);
+  command->add_option("--batch", options->batch, "Rows of a step, one size after another")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   size("--context", options->context, "Tokens that each row attends to", 1 << 24);
   size("--distinct_tokens", options->distinct_tokens, "Content of the cache repeats after so many",
        1 << 20);
