@@ -1,99 +1,189 @@
 // RmsNorm in front of a product of few rows: every thread block normalises all rows for itself,
 // into shared memory. That costs less than a kernel of its own, since weights are on their way
 // meanwhile.
+//
+// One or two rows are the work of all threads together, more rows of a warp each. Both ways a row
+// is cut into pieces of kWidth elements, dealt out to kThreads threads in turns, and the sums of
+// the threads are added in one order. So a row's bits do not tell which way it went.
 #pragma once
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/rows/product_tile.cuh"
 
 namespace eta::cuda::product {
 
-inline constexpr int kRowsAtOnce = 2;
-inline constexpr int kWidth = 4;  // elements that a thread loads at once
-// A thread keeps its first kHeld pieces of a row in registers between the sum and the product. The
-// rest of a longer row is read twice.
+inline constexpr int kWidth = 4;
+inline constexpr int kPass = kThreads * kWidth;  // elements that the threads take in one turn
+inline constexpr int kRowsTogether = 2;
+// What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
 inline constexpr int kHeld = 2;
+// Pieces that a lane has in flight if a warp has a row.
+inline constexpr int kPieces = 8;
+static_assert(kWarps % kPieces == 0);
 
-// The sums of the squares of kRowsAtOnce rows, on all threads. The row alone fixes the order.
-__device__ __forceinline__ void SumOfThreads(float (&sums)[kRowsAtOnce]) {
-  __shared__ float of_warps[kRowsAtOnce][kWarps];
+// Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
+template <typename T>
+struct NormMemory {
+  T* rows;
+  float* factors;
+
+  static __host__ __device__ size_t Bytes(int32_t rows, int32_t k) {
+    return static_cast<size_t>(rows) * SharedStride(k) * sizeof(T) +
+           static_cast<size_t>(k) * sizeof(float);
+  }
+  __device__ NormMemory(const Args& args, std::byte* memory)
+      : rows(reinterpret_cast<T*>(memory)),
+        factors(reinterpret_cast<float*>(rows + args.rows * SharedStride(args.k))) {}
+
+  // Starts to bring the weights. It needs nothing of the previous kernel.
+  __device__ __forceinline__ void RequestFactors(const Args& args) const {
+    for (auto i = static_cast<int32_t>(threadIdx.x) * kWidth; i < args.k; i += kPass) {
+      CopyAsync<16>(factors + i, args.norm_weight + i);
+    }
+    CommitGroup();
+  }
+};
+
+__device__ __forceinline__ const float* NormSource(const Args& args, int32_t row) {
+  const int32_t from = args.norm_rows != nullptr ? args.norm_rows[row] : row;
+  return args.normed + from * args.normed_stride;
+}
+
+__device__ __forceinline__ float NormScale(const Args& args, float squares) {
+  return 1.0f / sqrtf(squares / static_cast<float>(args.k) + args.eps);
+}
+
+__device__ __forceinline__ float SumOfLanes(float sum) {
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  return sum;
+}
+
+__device__ __forceinline__ void AddSquares(const float (&values)[kWidth], float& sum) {
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) sums[r] += __shfl_xor_sync(~0u, sums[r], lanes);
-    if (threadIdx.x % 32 == 0) of_warps[r][threadIdx.x / 32] = sums[r];
+  for (int j = 0; j < kWidth; ++j) sum = fmaf(values[j], values[j], sum);
+}
+
+// Writes elements i .. i + kWidth - 1 of a row, and to args.x too by one thread block.
+template <typename T>
+__device__ __forceinline__ void StoreNormalised(const Args& args, const NormMemory<T>& memory,
+                                                int32_t row, int32_t i, float scale,
+                                                float (&values)[kWidth]) {
+  float factors[kWidth];
+  LoadElements(memory.factors + i, factors);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) values[j] = values[j] * scale * factors[j];
+  StoreElements(values, memory.rows + row * SharedStride(args.k) + i);
+  if (row % gridDim.x != blockIdx.x) return;
+  T* x = reinterpret_cast<T*>(const_cast<std::byte*>(args.x));
+  StoreElements(values, x + row * args.x_stride + i);
+}
+
+// All threads normalise up to kRowsTogether rows.
+template <typename T>
+__device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMemory<T>& memory) {
+  __shared__ float of_warps[kRowsTogether][kWarps];
+  const auto first = static_cast<int32_t>(threadIdx.x) * kWidth;
+  float values[kRowsTogether][kHeld][kWidth];
+#pragma unroll
+  for (int r = 0; r < kRowsTogether; ++r) {
+    if (r >= args.rows) break;
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (first + n * kPass < args.k)
+        LoadElements(NormSource(args, r) + first + n * kPass, values[r][n]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsTogether; ++r) {
+    if (r >= args.rows) break;
+    float sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      if (first + n * kPass < args.k) AddSquares(values[r][n], sum);
+    }
+    for (int32_t i = first + kHeld * kPass; i < args.k; i += kPass) {
+      float more[kWidth];
+      LoadElements(NormSource(args, r) + i, more);
+      AddSquares(more, sum);
+    }
+    sum = SumOfLanes(sum);
+    if (threadIdx.x % 32 == 0) of_warps[r][threadIdx.x / 32] = sum;
   }
   __syncthreads();
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    sums[r] = 0.0f;
+  for (int r = 0; r < kRowsTogether; ++r) {
+    if (r >= args.rows) break;
+    float squares = 0.0f;
 #pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) sums[r] += of_warps[r][warp];
+    for (int warp = 0; warp < kWarps; ++warp) squares += of_warps[r][warp];
+    const float scale = NormScale(args, squares);
+#pragma unroll
+    for (int n = 0; n < kHeld; ++n) {
+      const int32_t i = first + n * kPass;
+      if (i < args.k) StoreNormalised(args, memory, r, i, scale, values[r][n]);
+    }
+    for (int32_t i = first + kHeld * kPass; i < args.k; i += kPass) {
+      float more[kWidth];
+      LoadElements(NormSource(args, r) + i, more);
+      StoreNormalised(args, memory, r, i, scale, more);
+    }
   }
-  __syncthreads();  // the next sums use the same memory
 }
 
-// Writes the rows to `shared` [rows][SharedStride(k)], and each to args.x by one thread block. Ends
-// with a barrier of all threads. REQUIRES: k is a multiple of 8.
+// The warp normalises a row. A lane has the pieces of the threads lane, lane + 32, ..
 template <typename T>
-__device__ __forceinline__ void NormaliseRows(const Args& args, T* shared) {
-  constexpr int32_t kPass = kThreads * kWidth;
-  const auto first = static_cast<int32_t>(threadIdx.x) * kWidth;
-  const int32_t stride = SharedStride(args.k);
-  for (int32_t begin = 0; begin < args.rows; begin += kRowsAtOnce) {
-    const auto source = [&](int r) {
-      const int32_t row = min(begin + r, args.rows - 1);
-      return args.normed +
-             (args.norm_rows != nullptr ? args.norm_rows[row] : row) * args.normed_stride;
-    };
-    float values[kRowsAtOnce][kHeld][kWidth];
-    float sums[kRowsAtOnce] = {};
+__device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<T>& memory,
+                                             int32_t row) {
+  const float* from = NormSource(args, row);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  // Calls visit(n, i, values) for kPieces pieces: those of threads lane + 32 (first + n).
+  const auto for_pieces = [&](int32_t begin, int first, auto&& visit) {
+    float values[kPieces][kWidth];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-      for (int n = 0; n < kHeld; ++n) {
-        if (first + n * kPass < args.k) LoadElements(source(r) + first + n * kPass, values[r][n]);
-      }
+    for (int n = 0; n < kPieces; ++n) {
+      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
+      if (i < args.k) LoadElements(from + i, values[n]);
     }
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-      for (int n = 0; n < kHeld; ++n) {
-        if (first + n * kPass >= args.k) break;
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) sums[r] += values[r][n][j] * values[r][n][j];
-      }
-      for (int32_t i = first + kHeld * kPass; i < args.k; i += kPass) {
-        float more[kWidth];
-        LoadElements(source(r) + i, more);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) sums[r] += more[j] * more[j];
-      }
+    for (int n = 0; n < kPieces; ++n) {
+      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
+      if (i < args.k) visit(n, i, values[n]);
     }
-    SumOfThreads(sums);
+  };
+  float squares = 0.0f;
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      const int32_t row = begin + r;
-      if (row >= args.rows) break;
-      const float scale = 1.0f / sqrtf(sums[r] / static_cast<float>(args.k) + args.eps);
-      const bool publishes = row % gridDim.x == blockIdx.x;
-      T* published = reinterpret_cast<T*>(const_cast<std::byte*>(args.x)) + row * args.x_stride;
-      const auto finish = [&](int32_t i, float(&of_row)[kWidth]) {
-        float factors[kWidth];
-        LoadElements(args.norm_weight + i, factors);
+  for (int first = 0; first < kWarps; first += kPieces) {
+    float sums[kPieces] = {};
+    for (int32_t begin = 0; begin < args.k; begin += kPass) {
+      for_pieces(begin, first, [&](int n, int32_t, const float(&values)[kWidth]) {
+        AddSquares(values, sums[n]);
+      });
+    }
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) of_row[j] = of_row[j] * scale * factors[j];
-        StoreElements(of_row, shared + row * stride + i);
-        if (publishes) StoreElements(of_row, published + i);
-      };
+    for (int n = 0; n < kPieces; ++n) squares += SumOfLanes(sums[n]);
+  }
+  const float scale = NormScale(args, squares);
+  for (int32_t begin = 0; begin < args.k; begin += kPass) {
 #pragma unroll
-      for (int n = 0; n < kHeld; ++n) {
-        if (first + n * kPass < args.k) finish(first + n * kPass, values[r][n]);
-      }
-      for (int32_t i = first + kHeld * kPass; i < args.k; i += kPass) {
-        float more[kWidth];
-        LoadElements(source(r) + i, more);
-        finish(i, more);
-      }
+    for (int first = 0; first < kWarps; first += kPieces) {
+      for_pieces(begin, first, [&](int, int32_t i, float(&values)[kWidth]) {
+        StoreNormalised(args, memory, row, i, scale, values);
+      });
+    }
+  }
+}
+
+// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before.
+template <typename T>
+__device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
+  WaitGroups<0>();
+  __syncthreads();
+  if (args.rows <= kRowsTogether) {
+    NormaliseTogether(args, memory);
+  } else {
+    for (auto row = static_cast<int32_t>(threadIdx.x / 32); row < args.rows; row += kWarps) {
+      NormaliseRow(args, memory, row);
     }
   }
   __syncthreads();

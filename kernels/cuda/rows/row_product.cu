@@ -131,11 +131,12 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     Kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Sums<kColumns> shared_sums;
-  T* normalised = reinterpret_cast<T*>(memory);
+  const NormMemory<T> norm(args, memory);
   Group groups[kDepth];
   Walk<kSwiGlu> loading(args);
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) Load(args, loading, groups[d]);
+  if constexpr (kNorm) norm.RequestFactors(args);
   WaitForPrevious();
   AllowNext();
 
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   Walk<kSwiGlu> walk(args);
   int32_t count = 0;
   load_old(walk.tile(), count);
-  if constexpr (kNorm) NormaliseRows<T>(args, normalised);
+  if constexpr (kNorm) NormaliseRows(args, norm);
   float sums[kColumns][4] = {};
   while (!walk.done()) {
 #pragma unroll
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
         uint4 x[kTogether][kColumns];
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          LoadX<T, kColumns, kNorm>(args, normalised, walk.k() + 32 * (first + j), x[j]);
+          LoadX<T, kColumns, kNorm>(args, norm.rows, walk.k() + 32 * (first + j), x[j]);
         }
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
@@ -200,8 +201,7 @@ void FillAhead(const Device& device, const RowProduct& product, Args& args) {
 template <typename T, int kColumns, bool kNorm, bool kSwiGlu>
 bool LaunchKernel(Device& device, const Args& args) {
   constexpr size_t kReserved = 1024;  // the system's part of each CTA
-  const size_t bytes =
-      kNorm ? static_cast<size_t>(args.rows * SharedStride(args.k)) * sizeof(T) : 0;
+  const size_t bytes = kNorm ? NormMemory<T>::Bytes(args.rows, args.k) : 0;
   const size_t of_cta = bytes + sizeof(Sums<kColumns>) + 512;
   if (of_cta > device.shared_memory_per_block()) return false;
   const size_t fit = (device.shared_memory_per_block() + kReserved) / (of_cta + kReserved);
