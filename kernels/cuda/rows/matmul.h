@@ -1,5 +1,6 @@
 // MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate), by
-// cuBLASLt. Start, end and latency of the library's kernels bind, not memory.
+// cuBLASLt. Start, end and latency of the library's kernels bind, not memory. Most products of few
+// rows go another way: row_product.h.
 #pragma once
 
 #include <cstdint>

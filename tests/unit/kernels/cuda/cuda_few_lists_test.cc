@@ -1,5 +1,6 @@
-// Decode attention of few lists on a GPU, as clusters compute it, against the reference: rows that
-// read everything, rows that select, and both in one step; contexts alike and uneven.
+// Selection and attention of few lists on a GPU, as clusters compute them, against the reference:
+// rows that read everything, rows that select, and both in one step; contexts alike and uneven.
+// CudaRaggedBatches has thresholds among the bounds.
 
 #include <gtest/gtest.h>
 
@@ -19,11 +20,16 @@ struct ListShape {
   int32_t group = 1;
 };
 
-const ListShape kShapes[] = {
+const ListShape kListShapes[] = {
     {{.num_kv_heads = 8, .head_dim = 64, .block_size = 64, .dtype = DType::kFloat16}, 4},
     {{.num_kv_heads = 3, .head_dim = 128, .block_size = 128, .dtype = DType::kBFloat16}, 7},
     {{.num_kv_heads = 2, .head_dim = 96, .block_size = 16, .dtype = DType::kBFloat16}, 16},
-    {{.num_kv_heads = 4, .head_dim = 64, .block_size = 32, .dtype = DType::kFloat8E4M3}, 8},
+    {{.num_kv_heads = 4,
+      .head_dim = 64,
+      .block_size = 32,
+      .dtype = DType::kFloat8E4M3,
+      .index_dtype = DType::kInt8},
+     8},
     {{.num_kv_heads = 1, .head_dim = 64, .block_size = 64, .dtype = DType::kBFloat16}, 1},
 };
 
@@ -40,11 +46,15 @@ AttentionCase MakeCase(Random& random, const ListShape& shape, const std::vector
     sequence.num_rows = std::min(rows_each, tokens[s]);
     sequence.position = tokens[s] - sequence.num_rows;
     sequence.attention.admit_all = reads == Reads::kAll || (reads == Reads::kBoth && s % 2 == 0);
-    sequence.attention.uniform_floor = s % 3 != 0;
+    sequence.attention.uniform_floor = !Often(random, 3);
+    sequence.attention.shared_reads = Often(random, 4);
+    sequence.attention.pinned_blocks = Pick(random, {0, 1, 2});
+    sequence.attention.sink_blocks = Pick(random, {0, 1});
+    sequence.attention.rescue_chunk = Pick(random, {1, 5, 128});
     sequence.k = DriftingKeys(random, tokens[s], cols, shape.geometry.block_size);
     sequence.v = Normal(random, tokens[s], cols);
     for (int32_t head = 0; head < made.num_query_heads; ++head) {
-      sequence.thresholds.push_back(head % 3 == 0 ? -100.0f : 100.0f);
+      sequence.thresholds.push_back(Often(random, 6) ? -100.0f : 100.0f);
     }
     made.sequences.push_back(std::move(sequence));
   }
@@ -89,7 +99,7 @@ class CudaFewLists : public ::testing::Test {
 
 TEST_F(CudaFewLists, OneRowOfEveryLength) {
   Random random(41);
-  for (const ListShape& shape : kShapes) {
+  for (const ListShape& shape : kListShapes) {
     const int32_t b = shape.geometry.block_size;
     for (const int32_t tokens : {1, b - 1, b, b + 1, 5 * b, 640, 1025, 3000}) {
       for (const Reads reads : {Reads::kAll, Reads::kSelected}) {
@@ -101,7 +111,7 @@ TEST_F(CudaFewLists, OneRowOfEveryLength) {
 
 TEST_F(CudaFewLists, SeveralRowsOfAnyLength) {
   Random random(42);
-  for (const ListShape& shape : kShapes) {
+  for (const ListShape& shape : kListShapes) {
     for (const int rows : {2, 3, 8, 16}) {
       for (const Reads reads : {Reads::kAll, Reads::kSelected, Reads::kBoth}) {
         std::vector<int32_t> tokens;
@@ -117,7 +127,7 @@ TEST_F(CudaFewLists, SeveralRowsOfAnyLength) {
 // The step stores more than the last token of a list, so nothing is copied early.
 TEST_F(CudaFewLists, SeveralRowsOfASequence) {
   Random random(43);
-  for (const ListShape& shape : kShapes) {
+  for (const ListShape& shape : kListShapes) {
     const int32_t b = shape.geometry.block_size;
     for (const Reads reads : {Reads::kAll, Reads::kSelected}) {
       ExpectAsTheReference(MakeCase(random, shape, {4 * b + 1, 9 * b + 2}, reads, 4));
@@ -130,7 +140,7 @@ TEST_F(CudaFewLists, OneLongContextAmongShortOnes) {
   Random random(44);
   for (const Reads reads : {Reads::kAll, Reads::kSelected}) {
     ExpectAsTheReference(
-        MakeCase(random, kShapes[0], {9000, 40, 300, 1, 77, 64, 128, 12}, reads, 1));
+        MakeCase(random, kListShapes[0], {9000, 40, 300, 1, 77, 64, 128, 12}, reads, 1));
   }
 }
 

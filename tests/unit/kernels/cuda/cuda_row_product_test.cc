@@ -25,9 +25,9 @@ struct Shape {
 };
 // Ragged and whole, longer and shorter than what all warps take at once; with more tiles of
 // channels than thread blocks; one whose K no kernel of few rows takes.
-constexpr Shape kShapes[] = {{1, 8},     {16, 64},     {40, 200},   {96, 1024},
-                             {130, 576}, {3072, 2048}, {256, 8192}, {9000, 264},
-                             {56, 4104}, {64, 100},    {2, 16}};
+constexpr Shape kProductShapes[] = {{1, 8},     {16, 64},     {40, 200},   {96, 1024},
+                                    {130, 576}, {3072, 2048}, {256, 8192}, {9000, 264},
+                                    {56, 4104}, {64, 100},    {2, 16}};
 
 class CudaRowProduct : public ::testing::TestWithParam<DType> {
  protected:
@@ -111,7 +111,7 @@ Outputs RunPart(Device& device, const Matrix& weight, const Part& part,
 
 TEST_P(CudaRowProduct, MatchesTheReferenceForEveryNumberOfRows) {
   Random random(31);
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kProductShapes) {
     const HostTensor weights = AsComputed(Normal(random, shape.n, shape.k));
     const auto want_weight = Pack(judge_, weights);
     const auto got_weight = Pack(device_, weights);
@@ -146,7 +146,7 @@ TEST_P(CudaRowProduct, MatchesTheReferenceForEveryNumberOfRows) {
 
 TEST_P(CudaRowProduct, TheOpsAroundItMatchTheReferenceAndThemselvesApart) {
   Random random(32);
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kProductShapes) {
     if (shape.n % 2 != 0) continue;
     const HostTensor weights =
         AsComputed(Normal(random, shape.n, shape.k, 1.0f / static_cast<float>(shape.k)));
