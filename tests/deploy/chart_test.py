@@ -526,7 +526,8 @@ class Files(unittest.TestCase):
         servers = [name for name, service in compose["services"].items() if service["image"].startswith("eta-server:")]
         self.assertEqual(servers, ["eta-server", "smollm2-one", "smollm2-two"])
         for name in servers:
-            settings(["--model=/models/eta-27m", *compose["services"][name]["command"]])
+            command = compose["services"][name]["command"]
+            settings(command if command[0].startswith("--model=") else ["--model=/models/eta-27m", *command])
         for service in compose["services"].values():
             for volume in service.get("volumes", []):
                 source = volume.split(":")[0]
