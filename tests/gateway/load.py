@@ -6,8 +6,9 @@ Two servers on this host answer; `--requests` are for each stream. With the gate
 version, into the cache of this user: over 1 GB), to OpenAI's API. Without it eta-bench serve does, half of them to each
 server, to eta.v1. No chat is sent twice before caches are dropped. Prints a table for tests/RESULTS.md.
 
-Clients, gateway and servers share the host's cores. So a first token is also measured inside the servers: what is
-between that and the client's is the gateway's and the client's share."""
+Clients, gateway and servers share the host's cores, and aiperf takes more of them than eta-bench. So times are also
+measured inside the servers: what is between those and the clients' is the gateway's and the client's share. What the
+gateway costs wherever it runs is its CPU time for an answer, over what it takes while others call past it."""
 
 import argparse
 import hashlib
@@ -19,6 +20,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 import zipfile
 
@@ -47,21 +49,25 @@ def check(server, folder, arguments):
     rows = []
     with Gateway(folder, servers, policy=options.policy) as gateway:
         for streams in options.streams:
-            chats = chats_of(options, streams)
+            chats, asked = chats_of(options, streams), set()
             for way in ("eta.v1", "gateway"):
-                gateway.call("/flush_cache", {})
+                assert gateway.call("/flush_cache", {}).status == 200
                 warm(servers, gateway)
-                before = [first_tokens(address) for address in metrics]
+                before = figures(metrics, servers, gateway)
                 if way == "eta.v1":
                     row = direct(options, streams, chats, servers, folder)
                 else:
                     row = through(options, streams, chats, gateway, aiperf, tokenizer, folder)
-                inside = [(after[0] - was[0], after[1] - was[1])
-                          for after, was in zip(map(first_tokens, metrics), before, strict=True)]  # fmt: skip
-                count = sum(part[1] for part in inside)
-                assert count == len(chats), f"{count} of {len(chats)} requests reached the servers"
-                rows.append(row | {"streams": streams, "way": way, "inside": 1e3 * sum(part[0] for part in inside) / count})
+                used = {name: value - before[name] for name, value in figures(metrics, servers, gateway).items()}
+                assert used["requests"] == len(chats), f"{used['requests']} of {len(chats)} requests reached the servers"
+                asked.add((used["prompts"], used["cached"]))
+                rows.append(row | {
+                    "streams": streams, "way": way, "first_inside": 1e3 * used["first_tokens"] / used["requests"],
+                    "between_inside": 1e3 * used["between"] / used["gaps"],
+                    "servers_cpu": 1e3 * used["servers_cpu"] / len(chats),
+                    "gateway_cpu": used["gateway_cpu"], "clock": used["clock"], "answers": len(chats)})  # fmt: skip
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            assert len(asked) == 1, f"prompts, and of these what was cached, differ: {asked}"
     show(rows, options)
 
 
@@ -120,12 +126,29 @@ def warm(servers, gateway):
         gateway.chat(f"Warm-up {number} of the gateway", max_tokens=4)
 
 
-def first_tokens(address):
-    """(seconds, requests) until the first token, from a server's page."""
-    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
-        page = answer.read().decode()
-    return tuple(sum(float(value) for value in re.findall(
-        rf"^eta_time_to_first_token_seconds_{part}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)) for part in ("sum", "count"))
+def cpu_seconds(process):
+    """Of a process, with all its threads."""
+    fields = pathlib.Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def figures(metrics, servers, gateway):
+    """What has been counted so far: seconds, and of what."""
+    pages = ""
+    for address in metrics:
+        with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+            pages += answer.read().decode()
+
+    def total(series):
+        return sum(float(value) for value in re.findall(rf"^{series}(?:{{[^}}]*}})? (\S+)$", pages, re.MULTILINE))
+
+    return {"first_tokens": total("eta_time_to_first_token_seconds_sum"),
+            "requests": total("eta_time_to_first_token_seconds_count"),
+            "between": total("eta_inter_token_latency_seconds_sum"),
+            "gaps": total("eta_inter_token_latency_seconds_count"),
+            "prompts": total("eta_prompt_tokens_total"), "cached": total("eta_prompt_tokens_cached_total"),
+            "servers_cpu": sum(map(cpu_seconds, servers)), "gateway_cpu": cpu_seconds(gateway),
+            "clock": time.monotonic()}  # fmt: skip
 
 
 def direct(options, streams, chats, servers, folder):
@@ -183,14 +206,16 @@ def cpu():
 def show(rows, options):
     print(f"{cpu()}, {os.cpu_count()} CPUs; questions of {options.words} words, answers of {options.answer} tokens; gateway: "
           f"{options.policy}")  # fmt: skip
-    print("| streams | way | first token p50 | p90 | mean | of it in the server | between tokens, mean | tokens/s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| streams | way | first token p50 | p90 | mean | in the server | between tokens, mean | in the server | tokens/s | "
+          "CPU of an answer: servers | gateway |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    times = ("p50", "p90", "mean", "first_inside", "between", "between_inside")
     for row in rows:
-        print("| {streams} | {way} | {p50:.1f} ms | {p90:.1f} ms | {mean:.1f} ms | {inside:.1f} ms | {between:.2f} ms | "
-              "{tokens:.1f} |".format(**row))  # fmt: skip
+        print(f"| {row['streams']} | {row['way']} | " + " | ".join(f"{row[name]:.1f} ms" for name in times)
+              + " | {tokens:.1f} | {servers_cpu:.0f} ms | |".format(**row))  # fmt: skip
         if row["way"] == "gateway":
             own = rows[rows.index(row) - 1]
-            outside = row["mean"] - row["inside"] - (own["mean"] - own["inside"])
-            print(f"| {row['streams']} | difference | {row['p50'] - own['p50']:+.1f} ms | {row['p90'] - own['p90']:+.1f} ms | "
-                  f"{row['mean'] - own['mean']:+.1f} ms | outside the server: {outside:+.1f} ms | "
-                  f"{row['between'] - own['between']:+.2f} ms | {100 * (row['tokens'] / own['tokens'] - 1):+.1f} % |")  # fmt: skip
+            gateway_cpu = row["gateway_cpu"] - row["clock"] * own["gateway_cpu"] / own["clock"]
+            print(f"| {row['streams']} | difference | " + " | ".join(f"{row[name] - own[name]:+.1f} ms" for name in times)
+                  + f" | {100 * (row['tokens'] / own['tokens'] - 1):+.1f} % | "
+                  + f"{row['servers_cpu'] - own['servers_cpu']:+.0f} ms | {1e3 * gateway_cpu / row['answers']:+.1f} ms |")  # fmt: skip
