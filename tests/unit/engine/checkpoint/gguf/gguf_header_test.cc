@@ -47,9 +47,8 @@ TEST(GgufHeader, TensorsLieWhereTheHeadSays) {
   }
 }
 
-// bad input: GGUF | cut in its head or data, bytes behind its data | DATA_LOSS, the tensor named
-// that
-//   is cut; INVALID_ARGUMENT | BadModelTest.AGgufFileIsRefusedInOneLine
+// bad input: GGUF | cut in its head or data, bytes behind its data | DATA_LOSS, the first cut
+//   tensor named; INVALID_ARGUMENT | BadModelTest.AGgufFileIsRefusedInOneLine
 TEST(GgufHeader, EveryCutIsAnErrorAndMoreBytesAreAskedForWhereThereAreMore) {
   const GgufWriter file = TwoTensors();
   const std::string bytes = file.Serialize();
