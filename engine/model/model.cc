@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
@@ -15,6 +16,7 @@
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
 #include "kernels/weights/block_scales.h"
+#include "kernels/weights/host_rows.h"
 
 namespace eta {
 
@@ -134,6 +136,7 @@ class WeightLoader {
     if (!status_.ok()) return {};
     if (!tensor->blocks) {
       CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
+      if (status_.ok()) CheckRange(name, tensor->bytes);
     } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
       Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
     }
@@ -142,6 +145,14 @@ class WeightLoader {
 
   void CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
     if (nonfinite) Refuse(name, absl::StrCat("element ", *nonfinite, " is NaN or infinite"));
+  }
+  // What blocks that are made at load do not hold would become NaN there.
+  void CheckRange(const std::string& name, std::span<const std::byte> numbers) {
+    if (format_ == WeightFormat::kNative) return;
+    const auto over = FirstOverMost(numbers, Info(name).dtype, format_);
+    if (!over) return;
+    Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold",
+                                 *over, MostWeight(format_), Name(format_)));
   }
   void Refuse(const std::string& name, const std::string& sentence) {
     if (allow_nonfinite_) return;

@@ -1,7 +1,9 @@
 #include "kernels/weights/host_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/weights/integer_groups.h"
@@ -19,6 +21,17 @@ std::span<const std::byte> StoredBlocks(const HostMatrix& matrix, int64_t row) {
   return {static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(row) * bytes, bytes};
 }
 
+// Magnitudes are ordered as their bits are. `sign`: its bit.
+template <typename Bits>
+std::optional<int64_t> FirstOver(std::span<const std::byte> numbers, Bits sign, Bits most) {
+  for (size_t i = 0; i < numbers.size() / sizeof(Bits); ++i) {
+    Bits bits;
+    std::memcpy(&bits, numbers.data() + i * sizeof(Bits), sizeof(Bits));
+    if (static_cast<Bits>(bits & ~sign) > most) return static_cast<int64_t>(i);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
@@ -29,6 +42,20 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
   const bool stays =
       IsPacked(matrix) && FormOf(matrix.blocks->type).bits <= FormOf(made->type).bits;
   return stays ? matrix.blocks : made;
+}
+
+float MostWeight(WeightFormat format) {
+  if (format == WeightFormat::kNative) return std::numeric_limits<float>::infinity();
+  return format == WeightFormat::kInt4 ? kMostQ4_1 : kMostQ8_0;
+}
+
+std::optional<int64_t> FirstOverMost(std::span<const std::byte> numbers, DType dtype,
+                                     WeightFormat format) {
+  if (dtype == DType::kFloat16) return std::nullopt;
+  const auto most = std::bit_cast<uint32_t>(MostWeight(format));
+  if (dtype == DType::kFloat32) return FirstOver<uint32_t>(numbers, 0x8000'0000, most);
+  // A bfloat16 is the upper half of a float32.
+  return FirstOver<uint16_t>(numbers, 0x8000, static_cast<uint16_t>(most >> 16));
 }
 
 size_t BlockRowBytes(const GgmlLayout& layout, int64_t cols) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/backend.h"
@@ -13,6 +15,14 @@ namespace eta {
 // The blocks in which `matrix` is kept under a format; null: floats, as they are stored. What is
 // stored in blocks of no more bits than the format has stays as it is.
 const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format);
+
+// The greatest magnitude that every block holds which is made for a format (pack_groups.h);
+// infinity for native.
+float MostWeight(WeightFormat format);
+// Index of the first of `numbers`, float32, float16 or bfloat16, that is NaN or of a magnitude over
+// MostWeight(); nullopt if there is none. All of float16 count as within it.
+std::optional<int64_t> FirstOverMost(std::span<const std::byte> numbers, DType dtype,
+                                     WeightFormat format);
 
 // Bytes of a row of `cols` numbers. Its last block may be longer than what is left of the row.
 size_t BlockRowBytes(const GgmlLayout& layout, int64_t cols);

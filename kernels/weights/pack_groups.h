@@ -7,8 +7,13 @@
 
 namespace eta {
 
-// Packs 1 to 32 numbers into one block; zeros stand for the rest. False: a number is not finite, or
-// a scale is beyond float16. Then the block's scale is NaN, and so is every product with it.
+// Numbers of no greater magnitude always fit: scales and minimums are float16.
+inline constexpr float kMostQ8_0 = 127.0f * 65504.0f;
+inline constexpr float kMostQ4_1 = 65504.0f;
+
+// Packs 1 to 32 numbers into one block. What stands for the rest is finite. False: a number is not
+// finite, or a scale or minimum is beyond float16. Then the block's scale is NaN, and so is every
+// product with it.
 //
 // Q8_0 as ggml's own conversion makes it: the scale is the greatest magnitude over 127, as float16,
 // and each number is divided by that scale before the scale is rounded; half-way cases away from

@@ -1,4 +1,5 @@
-// Weights that are no numbers: a model of them is loaded only where that is allowed.
+// Weights that are no numbers, or that would become none: a model of them is loaded only where that
+// is allowed.
 #include <cstring>
 #include <limits>
 #include <string>
@@ -53,6 +54,43 @@ TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
       EXPECT_THAT(status, FailsSaying(absl::StatusCode::kFailedPrecondition,
                                       name + ": element 5 is NaN or infinite"));
       EXPECT_TRUE(Model::Load(damaged, *backend, {.allow_nonfinite_weights = true}).ok()) << name;
+    }
+  }
+}
+
+// bad input: Weights | with --weights=int8 or int4 a float that blocks do not hold |
+//   FAILED_PRECONDITION, tensor and element named, with the limit, unless a flag allows it
+TEST(ModelWeights, NumbersThatBlocksDoNotHoldAreNamedUnlessTheyAreAllowed) {
+  const TinyModel model;
+  const auto checkpoint = Checkpoint::Open(model.path()).value();
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  struct Case {
+    WeightFormat format;
+    float value;
+    std::string error;  // empty: it is held
+  };
+  const Case cases[] = {
+      {WeightFormat::kNative, -1e30f, ""},
+      {WeightFormat::kInt8, -8319008.0f, ""},
+      {WeightFormat::kInt8, 8319009.0f, "beyond 8319008, the most that weights of int8 hold"},
+      {WeightFormat::kInt4, 65504.0f, ""},
+      {WeightFormat::kInt4, -65505.0f, "beyond 65504, the most that weights of int4 hold"},
+  };
+  for (const char* backend_name : {"reference", "cpu"}) {
+    const auto backend = MakeBackend({.name = backend_name}).value();
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.value);
+      const DamagedSource damaged(checkpoint, name, 5, c.value);
+      const absl::Status status = Model::Load(damaged, *backend, {.weights = c.format}).status();
+      if (c.error.empty()) {
+        EXPECT_TRUE(status.ok()) << status;
+        continue;
+      }
+      EXPECT_THAT(status, FailsSaying(absl::StatusCode::kFailedPrecondition,
+                                      "tensor " + name + ": element 5 is " + c.error));
+      EXPECT_TRUE(
+          Model::Load(damaged, *backend, {.weights = c.format, .allow_nonfinite_weights = true})
+              .ok());
     }
   }
 }

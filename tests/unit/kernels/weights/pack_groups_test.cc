@@ -90,6 +90,38 @@ TEST(PackGroups, WhatDoesNotFitBecomesNan) {
   }
 }
 
+// The limits that the loader checks.
+TEST(PackGroups, WhatIsWithinTheLimitFits) {
+  Random random(8);
+  const auto expect = [&](GgmlType type, Pack pack, float most) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> values(32);
+      for (float& value : values) value = testing::Often(random, 2) ? most : -most;
+      const float step = most / (type == GgmlType::kQ8_0 ? 254.0f : 14.0f);
+      const std::vector<float> numbers = Repacked(type, pack, values, true);
+      for (size_t k = 0; k < values.size(); ++k) EXPECT_NEAR(numbers[k], values[k], step);
+    }
+    Repacked(type, pack, std::vector<float>(32, 1.01f * most), false);
+  };
+  expect(GgmlType::kQ8_0, PackQ8_0, kMostQ8_0);
+  expect(GgmlType::kQ4_1, PackQ4_1, kMostQ4_1);
+}
+
+TEST(HostRows, NameTheFirstNumberOverTheLimit) {
+  std::vector<float> floats = {0.0f, -65504.0f, 65504.01f, -8319008.0f, 8319009.0f, NAN};
+  const auto bytes = std::as_bytes(std::span(floats));
+  EXPECT_EQ(FirstOverMost(bytes, DType::kFloat32, WeightFormat::kInt4), 2);
+  EXPECT_EQ(FirstOverMost(bytes, DType::kFloat32, WeightFormat::kInt8), 4);
+  EXPECT_EQ(FirstOverMost(bytes, DType::kFloat32, WeightFormat::kNative), 5);
+  EXPECT_EQ(FirstOverMost({}, DType::kFloat32, WeightFormat::kInt4), std::nullopt);
+  // 65280 and 65536 are neighbours in bfloat16.
+  const std::vector<uint16_t> halves = {0x477F, 0xC77F, 0xC780};
+  const auto narrow = std::as_bytes(std::span(halves));
+  EXPECT_EQ(FirstOverMost(narrow, DType::kBFloat16, WeightFormat::kInt4), 2);
+  EXPECT_EQ(FirstOverMost(narrow, DType::kBFloat16, WeightFormat::kInt8), std::nullopt);
+  EXPECT_EQ(FirstOverMost(narrow, DType::kFloat16, WeightFormat::kInt4), std::nullopt);
+}
+
 TEST(PackedLayout, KeepsBlocksOfNoMoreBits) {
   const auto type = [](const HostMatrix& matrix, WeightFormat format) {
     const GgmlLayout* layout = PackedLayout(matrix, format);
