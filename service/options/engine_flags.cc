@@ -64,13 +64,13 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
       app, "--compute", options.backend.compute,
       {{"bfloat16", DType::kBFloat16}, {"float16", DType::kFloat16}, {"float32", DType::kFloat32}},
       "bfloat16",
-      "Number format of matrix products on a GPU; float32 is exact and slow. A CPU always computes "
-      "in float32, but for --amx");
+      "Number format of matrix products on a GPU; float32 is exact and slow. A CPU computes in "
+      "float32, but for --amx and beside weights in blocks of 4 to 8 bits");
   app.add_flag("--amx,!--no-amx", options.backend.amx,
                "On a CPU with AMX, matrix products and attention of prompts use its tiles: faster "
-               "than AVX-512, exact to about 16 bits. A KV cache of float32 keeps "
-               "attention in float32. Other CPUs take the best of AVX-512, AVX2 and SSSE3, or "
-               "NEON, as answers do everywhere")
+               "than AVX-512, exact to about 16 bits. Products of weights in blocks do not, and a "
+               "KV cache of float32 keeps attention in float32. Other CPUs take the best of "
+               "AVX-512, AVX2 and SSSE3, or NEON, as answers do everywhere")
       ->default_str("true");
   app.add_option(
          "--threads", options.backend.num_threads,

@@ -16,12 +16,13 @@
 //            low
 //
 // So one load of 64 bytes gives, by a shift and a mask, vectors of four terms of 16 channels, which
-// the products of bytes take. Channels from N on, and terms from K on, are zero. The arrangement
-// does not depend on the instruction set.
+// the products of bytes take. Channels from N on are zero; activations are zero for terms from K
+// on. The arrangement does not depend on the instruction set.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/host_memory.h"
