@@ -15,8 +15,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/kv_elements-inl.h"
 #include "kernels/cpu/simd/outlier_record-inl.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
-#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/host_memory.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/cpu/workers.h"

@@ -22,8 +22,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/block_softmax-inl.h"
 #include "kernels/cpu/simd/tile_product-inl.h"
 #include "kernels/cpu/tempered.h"

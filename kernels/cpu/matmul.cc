@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefill/amx.h"
-#include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/memory/host_memory.h"
 #include "kernels/cpu/packed/block_rows.h"
 #include "kernels/cpu/packed/packed_matmul.h"
 #include "kernels/cpu/workers.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/workers.h"
 
 namespace eta::training::cpu {

@@ -26,8 +26,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/simd_math-inl.h"
 #include "kernels/cpu/simd/tile_product-inl.h"
 

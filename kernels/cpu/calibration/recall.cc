@@ -15,8 +15,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/calibration/whole_row-inl.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 
 #ifndef ETA_KERNELS_CPU_RECALL_ONCE_
 #define ETA_KERNELS_CPU_RECALL_ONCE_

@@ -18,8 +18,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/calibration/whole_row-inl.h"
 #include "kernels/cpu/kv_tile.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd/block_softmax-inl.h"
 #include "kernels/cpu/tempered.h"
 

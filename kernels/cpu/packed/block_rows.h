@@ -25,7 +25,7 @@
 #include <span>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/memory/host_memory.h"
 #include "kernels/weights/ggml_type.h"
 #include "kernels/weights/integer_groups.h"
 

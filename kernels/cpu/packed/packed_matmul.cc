@@ -13,8 +13,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/packed/quantized_rows.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/weights/activation_groups.h"
 

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <span>
 
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/prefill/amx.h"
 #include "kernels/cpu/prefill/row_tiles.h"
-#include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill/amx_attention.cc"

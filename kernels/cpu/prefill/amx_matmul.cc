@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/prefill/amx.h"
-#include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill/amx_matmul.cc"

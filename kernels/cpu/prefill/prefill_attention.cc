@@ -14,10 +14,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/prefill/amx.h"
 #include "kernels/cpu/prefill/row_tiles.h"
-#include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/prefill/prefill_attention.cc"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/select/record_panel-inl.h"
 #include "kernels/cpu/select/tile_queries-inl.h"
 #include "kernels/cpu/simd/amx_tile-inl.h"

@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/select/select_group.h"
 
 namespace eta::cpu {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
-#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/select/select_group.h"
 #include "kernels/params/selection.h"
 

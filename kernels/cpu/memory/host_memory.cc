@@ -1,4 +1,4 @@
-#include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/memory/host_memory.h"
 
 #include <sys/mman.h>
 
