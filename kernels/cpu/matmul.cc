@@ -180,7 +180,7 @@ void PackBlock(const TensorView& x, int64_t row, int64_t num_rows, float* to) {
 }
 
 template <int kRows, Storage kStorage>
-void FewRowsTile(const RowBlocks& blocks, int64_t block, const PackedMatrix& weight,
+void FewRowsTile(const RowBlocks& blocks, int64_t block, const PanelMatrix& weight,
                  const Output& output, int64_t begin, int64_t end) {
   constexpr int kPanels = PanelsAtOnce(kRows);
   int64_t panel = begin;
@@ -197,7 +197,7 @@ void FewRowsTile(const RowBlocks& blocks, int64_t block, const PackedMatrix& wei
   }
 }
 
-void FewRowsPanels(const RowBlocks& blocks, const PackedMatrix& weight, const Output& output,
+void FewRowsPanels(const RowBlocks& blocks, const PanelMatrix& weight, const Output& output,
                    int64_t begin, int64_t end) {
   for (int64_t block = 0; block < blocks.count(); ++block) {
     WithHeight(blocks.height(block), [&]<int kRows>() {
@@ -229,7 +229,7 @@ void Widen(const std::byte* from, size_t depth, float* to) {
 }
 
 // The panel as float32: as it is stored, or widened into this thread's scratch.
-const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
+const float* WidePanel(const PanelMatrix& weight, int64_t panel) {
   const std::byte* from = weight.panel(panel);
   const Storage storage = weight.storage();
   if (storage == Storage::kFloat32) return reinterpret_cast<const float*>(from);
@@ -244,7 +244,7 @@ const float* WidePanel(const PackedMatrix& weight, int64_t panel) {
   return wide;
 }
 
-void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const PackedMatrix& weight,
+void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const PanelMatrix& weight,
                    const Output& output, int64_t panel) {
   const WidePanelRows rows{WidePanel(weight, panel), 0};
   for (int64_t block = begin; block < end; ++block) {
@@ -255,7 +255,7 @@ void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const Pa
   }
 }
 
-void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const PackedMatrix& weight,
+void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const PanelMatrix& weight,
                      const Output& output) {
   // At best four panels run side by side. About four tasks per thread even out the threads' speeds.
   const int64_t num_threads = context.workers.num_threads();
@@ -268,7 +268,7 @@ void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const Pack
   });
 }
 
-void MultiplyManyRows(const Context& context, const RowBlocks& blocks, const PackedMatrix& weight,
+void MultiplyManyRows(const Context& context, const RowBlocks& blocks, const PanelMatrix& weight,
                       const Output& output) {
   const size_t block_bytes = std::max<size_t>(1, blocks.depth * kTileRows * sizeof(float));
   const auto blocks_per_group =
@@ -282,7 +282,7 @@ void MultiplyManyRows(const Context& context, const RowBlocks& blocks, const Pac
 }
 
 void MatMulOnTarget(const Context& context, const MatMulParams& params) {
-  const auto& weight = static_cast<const PackedMatrix&>(*params.weight);
+  const auto& weight = static_cast<const PanelMatrix&>(*params.weight);
   const int64_t rows = params.out.rows;
   if (rows == 0 || weight.rows() == 0) return;
   thread_local Scratch scratch;

@@ -36,10 +36,10 @@ constexpr size_t StorageBytes(Storage storage) {
   return storage == Storage::kFloat32 ? 4 : 2;
 }
 
-class PackedMatrix final : public Matrix {
+class PanelMatrix final : public Matrix {
  public:
   // All weights zero.
-  PackedMatrix(int64_t rows, int64_t cols, Storage storage);
+  PanelMatrix(int64_t rows, int64_t cols, Storage storage);
 
   size_t bytes() const override { return panel_bytes_ * static_cast<size_t>(num_panels_); }
 
@@ -66,7 +66,7 @@ class PackedMatrix final : public Matrix {
 class StackedMatrix final : public Matrix {
  public:
   struct FloatPart {
-    std::unique_ptr<PackedMatrix> weight;
+    std::unique_ptr<PanelMatrix> weight;
     int64_t first;  // the part's first channel
   };
 

@@ -26,7 +26,7 @@ Storage ChooseStorage(std::span<const HostMatrix> parts) {
   return all(DType::kFloat16) ? Storage::kFloat16 : Storage::kFloat32;
 }
 
-void PackRow(const HostMatrix& part, int64_t from, int64_t row, PackedMatrix& matrix) {
+void PackRow(const HostMatrix& part, int64_t from, int64_t row, PanelMatrix& matrix) {
   const Storage storage = matrix.storage();
   const int64_t cols = part.cols;
   std::byte* to = matrix.panel(row / kPanelCols) +
@@ -49,9 +49,9 @@ int64_t SumOfRows(std::span<const HostMatrix> parts) {
   return rows;
 }
 
-std::unique_ptr<PackedMatrix> PackFloats(std::span<const HostMatrix> parts) {
+std::unique_ptr<PanelMatrix> PackFloats(std::span<const HostMatrix> parts) {
   auto matrix =
-      std::make_unique<PackedMatrix>(SumOfRows(parts), parts.front().cols, ChooseStorage(parts));
+      std::make_unique<PanelMatrix>(SumOfRows(parts), parts.front().cols, ChooseStorage(parts));
   int64_t row = 0;
   for (const HostMatrix& part : parts) {
     for (int64_t from = 0; from < part.rows; ++from) PackRow(part, from, row++, *matrix);
@@ -83,14 +83,14 @@ bool Alike(const GgmlLayout* a, const GgmlLayout* b) {
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(int64_t rows, int64_t cols, Storage storage)
+PanelMatrix::PanelMatrix(int64_t rows, int64_t cols, Storage storage)
     : Matrix(rows, cols),
       storage_(storage),
       num_panels_((rows + kPanelCols - 1) / kPanelCols),
       panel_bytes_(static_cast<size_t>(cols) * kPanelCols * StorageBytes(storage)),
       data_(AllocateOrThrow(panel_bytes_ * static_cast<size_t>(num_panels_))) {}
 
-void PackedMatrix::ReadRow(int64_t row, float* out) const {
+void PanelMatrix::ReadRow(int64_t row, float* out) const {
   const std::byte* from =
       panel(row / kPanelCols) +
       static_cast<size_t>(Slot(storage_, row % kPanelCols)) * StorageBytes(storage_);

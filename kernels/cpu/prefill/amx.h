@@ -14,7 +14,7 @@ namespace eta::cpu {
 #if HWY_ARCH_X86_64 && (HWY_TARGETS & HWY_AVX3)
 
 // Every row of `params`, which are prefill rows of the step. REQUIRES: the weight is a
-// PackedMatrix.
+// PanelMatrix.
 void AmxMatMul(const Context& context, const MatMulParams& params);
 
 // REQUIRES: a cache of 16 bits.

@@ -189,7 +189,7 @@ struct Beside {
 };
 
 template <Storage kStorage>
-void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output& output,
+void MultiplyPart(const RowTiles& rows, const PanelMatrix& weight, const Output& output,
                   const Part& part) {
   constexpr bool kHasLow = HasLow(kStorage);
   constexpr size_t kSums = kAmxPairRows * kAmxColumns;
@@ -232,7 +232,7 @@ void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output
   pending.Store(kPairRows);
 }
 
-void MultiplyPart(const RowTiles& rows, const PackedMatrix& weight, const Output& output,
+void MultiplyPart(const RowTiles& rows, const PanelMatrix& weight, const Output& output,
                   const Part& part) {
   switch (weight.storage()) {
     case Storage::kFloat32:
@@ -253,7 +253,7 @@ int64_t PairsPerGroup(const RowTiles& rows, int64_t num_panels, int num_threads)
 }
 
 void AmxMatMulOnTarget(const Context& context, const MatMulParams& params) {
-  const auto& weight = static_cast<const PackedMatrix&>(*params.weight);
+  const auto& weight = static_cast<const PanelMatrix&>(*params.weight);
   if (params.out.rows == 0 || weight.rows() == 0) return;
   thread_local Scratch scratch;
   RowTiles rows{nullptr, AmxSteps(static_cast<size_t>(weight.cols())), params.out.rows};
