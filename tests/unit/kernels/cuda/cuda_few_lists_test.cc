@@ -1,6 +1,6 @@
-// Selection and attention of few lists on a GPU, as clusters compute them, against the reference:
-// rows that read everything, rows that select, and both in one step; contexts alike and uneven.
-// CudaRaggedBatches has thresholds among the bounds.
+// Decode attention of few lists on a GPU, as clusters compute it behind the selection, against the
+// reference: rows that read everything, rows that select, and both in one step; contexts alike and
+// uneven. CudaRaggedBatches has thresholds among the bounds.
 
 #include <gtest/gtest.h>
 
