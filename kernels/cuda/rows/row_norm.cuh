@@ -4,7 +4,8 @@
 //
 // One or two rows are the work of all threads together, more rows of a warp each. Both ways a row
 // is cut into pieces of kWidth elements, dealt out to kThreads threads in turns, and the sums of
-// the threads are added in one order. So a row's bits do not tell which way it went.
+// the threads are added in one order. So a row's bits do not tell which way it went, nor whether
+// RmsNorm was a kernel of its own (NormRows in pointwise.cu) because the rows did not fit.
 #pragma once
 
 #include "kernels/cuda/device/async_copy.cuh"
