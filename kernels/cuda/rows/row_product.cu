@@ -242,10 +242,12 @@ constexpr int64_t kMostWidth = 1 << 30;
 
 bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
-  const bool fits = product.out.rows > 0 && product.out.rows <= kMostProductRows &&
-                    weight.dtype != DType::kFloat32 && product.x.dtype == weight.dtype &&
-                    weight.cols % 8 == 0 && weight.cols <= kMostWidth && weight.rows <= INT32_MAX &&
-                    IsAligned(weight.data, weight.cols, 2) &&
+  const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
+  const bool fits = product.out.rows > 0 && product.out.rows <= kMostProductRows && halves &&
+                    product.x.dtype == weight.dtype &&
+                    (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
+                    weight.cols > 0 && weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
+                    weight.rows <= INT32_MAX && IsAligned(weight.data, weight.cols, 2) &&
                     IsAligned(product.x.data, product.x.stride, 2);
   if (!fits || product.norm.weight == nullptr) return fits;
   return IsAligned(product.norm.x.data, product.norm.x.stride, 4) &&
