@@ -138,10 +138,10 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
            DecodeKernel<Element, D, HeadTiles>, args);
     const int32_t group = params.num_query_heads / num_kv_heads;
     const bool few = num_lists * group <= context.device.num_sms();
-    const auto lists = static_cast<unsigned>(num_lists);
+    const auto merged = static_cast<unsigned>(num_lists);
     const auto heads = static_cast<unsigned>(group);
     Launch(context.device, "merge",
-           {.grid = few ? dim3(lists, heads) : dim3(lists, (heads + 1) / 2),
+           {.grid = few ? dim3(merged, heads) : dim3(merged, (heads + 1) / 2),
             .block = dim3(kMergeThreads)},
            few ? MergeKernel<D, HeadTiles, 1> : MergeKernel<D, HeadTiles, 2>, args,
            static_cast<int32_t>(ctas));
