@@ -1,6 +1,8 @@
 // eta-bench decode: a whole model's decode step. Weights and cache are random, so densities are
 // forced. One constant replaces all thresholds; bisection finds it for the union density that the
-// steps themselves count.
+// steps themselves count. Rows stand at different places of their blocks: of as many rows as a
+// block has tokens one fills its block, and writes a record, since a stream does so once in so many
+// steps.
 
 #include <algorithm>
 #include <cmath>
@@ -39,13 +41,13 @@ class DecodeCase {
  public:
   DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
              std::span<const SequencePlace> places, int32_t num_blocks)
-      : backend_(backend), all_rows_(places.size()) {
+      : backend_(backend), block_size_(content.geometry().block_size), all_rows_(places.size()) {
     int32_t context = 0;
     for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
     model_ = Require(Model::Load(source, backend,
                                  {.max_rows = static_cast<int32_t>(places.size()),
                                   .max_context = context,
-                                  .block_size = content.geometry().block_size}));
+                                  .block_size = block_size_}));
     const ModelConfig& config = model_->config();
     cache_ = Require(KvCache::Create(backend, config, content.geometry(), num_blocks));
     std::vector<KvLayerView> layers;
@@ -73,8 +75,11 @@ class DecodeCase {
     samples_.clear();
     logit_rows_.clear();
     possible_ = 0.0;
+    full_blocks_ = 0;
     for (size_t i = 0; i < count; ++i) {
-      possible_ += rows_[i].position + 1;
+      const int32_t num_tokens = rows_[i].position + 1;
+      possible_ += num_tokens;
+      full_blocks_ += num_tokens / block_size_;
       tokens_.push_back(
           static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
       samples_.push_back({.temperature = 0.0f});
@@ -161,6 +166,10 @@ class DecodeCase {
     return {Median(wall), Median(host)};
   }
 
+  // The keys, and the full blocks, of all rows of a step together.
+  double num_tokens() const { return possible_; }
+  double num_full_blocks() const { return static_cast<double>(full_blocks_); }
+
   // Densities of the last step.
   double UnionDensity() const { return Density(read_); }
   double HeadDensity() const { return Density(attended_); }
@@ -198,6 +207,7 @@ class DecodeCase {
   }
 
   Backend& backend_;
+  int32_t block_size_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;
   std::vector<SequenceRows> all_rows_;
@@ -210,6 +220,7 @@ class DecodeCase {
   std::mt19937 draw_{1};
   std::vector<int32_t> attended_, read_;
   double possible_ = 0.0;  // the keys of all rows together
+  int64_t full_blocks_ = 0;
 };
 
 ModelShape Shape(const Options& options) {
@@ -218,15 +229,25 @@ ModelShape Shape(const Options& options) {
           options.shape.head_dim, options.shape.block, options.context};
 }
 
+// `blocks_each`: how many of the table are for a sequence. It takes as many as it has tokens for.
 std::vector<SequencePlace> Places(std::span<const int32_t> table, int32_t blocks_each,
-                                  std::span<const int32_t> num_tokens) {
+                                  int32_t block, std::span<const int32_t> num_tokens) {
   std::vector<SequencePlace> places;
   for (const int32_t tokens : num_tokens) {
     const size_t from = places.size() * static_cast<size_t>(blocks_each);
     places.push_back({static_cast<int32_t>(places.size()), tokens,
-                      table.subspan(from, static_cast<size_t>(blocks_each))});
+                      table.subspan(from, static_cast<size_t>((tokens + block - 1) / block))});
   }
   return places;
+}
+
+// The tokens of each row. No row of few fills its block at a --context of whole blocks.
+std::vector<int32_t> Lengths(const Options& options, int32_t rows) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < rows; ++i) {
+    lengths.push_back(options.context - 1 - i % options.shape.block);
+  }
+  return lengths;
 }
 
 // Compares one layer of the same widths over a short cache with the reference.
@@ -243,11 +264,8 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const int32_t blocks_each = (longest + options.shape.block - 1) / options.shape.block;
   const std::vector<int32_t> table = DealBlocks(2, blocks_each, options.device.seed);
   const int32_t lengths[] = {longest - options.shape.block / 3, longest - 1};
-  std::vector<SequencePlace> places = Places(table, blocks_each, lengths);
-  for (SequencePlace& place : places) {
-    place.block_table = place.block_table.first(
-        static_cast<size_t>((place.num_tokens + options.shape.block - 1) / options.shape.block));
-  }
+  const std::vector<SequencePlace> places =
+      Places(table, blocks_each, options.shape.block, lengths);
   DecodeCase ours(backend, source, content, places, 2 * blocks_each);
   DecodeCase theirs(*reference, source, content, places, 2 * blocks_each);
   // 16-bit elements between the layers move logits. They also move a few blocks whose bounds are
@@ -289,10 +307,8 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
   if (!full) threshold = decode.FindThreshold(density);
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
-  const double caches = static_cast<double>(batch) * options.layers;
-  const double kv_bytes = options.shape.KvBytes(caches * options.context);
-  const int32_t full_blocks = options.context / options.shape.block;
-  const double record_bytes = options.shape.RecordBytes(caches * full_blocks);
+  const double kv_bytes = options.shape.KvBytes(options.layers * decode.num_tokens());
+  const double record_bytes = options.shape.RecordBytes(options.layers * decode.num_full_blocks());
   const double bytes =
       weight_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : record_bytes);
   const double limit = bytes / bytes_per_second;
@@ -358,8 +374,8 @@ Json Run(const Options& options) {
   const int32_t blocks_each = (options.context + geometry.block_size - 1) / geometry.block_size;
   const int32_t most = *std::ranges::max_element(options.batch);
   const std::vector<int32_t> table = DealBlocks(most, blocks_each, options.device.seed);
-  const std::vector<int32_t> lengths(static_cast<size_t>(most), options.context);
-  const std::vector<SequencePlace> places = Places(table, blocks_each, lengths);
+  const std::vector<SequencePlace> places =
+      Places(table, blocks_each, geometry.block_size, Lengths(options, most));
   DecodeCase decode(*backend, source, content, places, most * blocks_each);
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
@@ -392,9 +408,9 @@ Json Run(const Options& options) {
 }
 
 void Print(const Json& report) {
-  std::printf("%s; read %.3f TB/s; rows of %d tokens; checked; prepared in %.1f s\n\n",
+  std::printf("%s; read %.3f TB/s; rows of up to %d tokens; checked; prepared in %.1f s\n\n",
               report["description"].get<std::string>().c_str(),
-              report["read_tb_per_s"].get<double>(), report["context"].get<int>(),
+              report["read_tb_per_s"].get<double>(), report["context"].get<int>() - 1,
               report["setup_seconds"].get<double>());
   PrintTable(report["rows"], {{"batch", "batch"},
                               {"kind", "kind"},
@@ -442,7 +458,7 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  size("--context", options->context, "Tokens that each row attends to", 1 << 24);
+  size("--context", options->context, "Rows attend to fewer tokens by 1 to --block", 1 << 24);
   size("--distinct_tokens", options->distinct_tokens, "Content of the cache repeats after so many",
        1 << 20);
   command
