@@ -71,13 +71,32 @@ def check(server, folder, arguments):
     show(rows, options)
 
 
+def streams(text):
+    """The type of --streams. Without a gateway half of them go to each server, and one goes to one."""
+    found = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if not all(count == 1 or (count > 0 and count % 2 == 0) for count in found):
+        raise argparse.ArgumentTypeError(f"{text}: neither 1 nor even numbers above 0, with commas")
+    return found
+
+
+def within(least, most):
+    """The type of a whole number."""
+
+    def parse_number(text):
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text}: not a whole number from {least} to {most}")
+        return int(text)
+
+    return parse_number
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
-    parser.add_argument("--requests", type=int, default=4, help="for each stream, at least 16 in all")
-    parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
-    parser.add_argument("--words", type=int, default=150, help="of a question")
-    parser.add_argument("--threads", type=int, default=1, help="of each server")
+    parser.add_argument("--streams", type=streams, default=[1, 8, 64], help="1, or even numbers")
+    parser.add_argument("--requests", type=within(1, 1000), default=4, help="for each stream, at least 16 in all")
+    parser.add_argument("--answer", type=within(2, 1024), default=64, help="tokens of an answer")
+    parser.add_argument("--words", type=within(1, len(TEXT.read_text().split()) - 1), default=150, help="of a question")
+    parser.add_argument("--threads", type=within(1, 1024), default=1, help="of each server")
     parser.add_argument("--kv_pool", default="1GB", help="of each server")
     parser.add_argument("--policy", default="round_robin", help="of the gateway; cache_aware is what it has by itself")
     parser.add_argument("--bench", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
