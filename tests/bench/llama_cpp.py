@@ -45,6 +45,13 @@ def numbers(text):
     return found
 
 
+def cpus(text):
+    """The value of --cpus: numbers of CPUs, with commas."""
+    if not all(x.isdecimal() for x in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text}: not whole numbers from 0 on, with commas")
+    return text
+
+
 def words_of(known):
     """The type of a flag: words of `known`, with commas, each once."""
     def parse(text):
@@ -75,7 +82,7 @@ def parse_flags(arguments=None):
     parser.add_argument("--streams", default="1,4", type=numbers, help="answers at a time")
     parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--cpus", default="0,1", help="the CPUs that all compute on")
+    parser.add_argument("--cpus", default="0,1", type=cpus, help="the CPUs that all compute on")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     flags = parser.parse_args(arguments)
     for name in ("answer", "turns"):
@@ -254,9 +261,9 @@ def main():
 
     built = built_llama(flags.folder) if flags.build == "native" else None
     models = models_of(flags, built)
-    cpus = {int(cpu) for cpu in flags.cpus.split(",")}
-    os.sched_setaffinity(0, cpus)
-    settings = {"context": max(flags.tokens) + 1 + flags.answer, "threads": len(cpus)}
+    used = {int(cpu) for cpu in flags.cpus.split(",")}
+    os.sched_setaffinity(0, used)
+    settings = {"context": max(flags.tokens) + 1 + flags.answer, "threads": len(used)}
     report = {"weights": flags.weights, "cpus": flags.cpus, "turns": flags.turns, "agreement": {},
               "rows": []}
     if not flags.without_wheel:

@@ -47,7 +47,7 @@ class Flags(unittest.TestCase):
     def test_bad_ones_are_named(self):
         for flag, value, limit in (("--tokens", "512,0", "from 1 on"), ("--streams", "1,", "from 1 on"),
                                    ("--tokens", "many", "from 1 on"), ("--turns", "0", "below 1"),
-                                   ("--answer", "-1", "below 1"), ("--types", "Q5_0", "Q4_K_M"),
+                                   ("--answer", "-1", "below 1"), ("--cpus", "0-1", "from 0 on"), ("--types", "Q5_0", "Q4_K_M"),
                                    ("--types", "Q8_0,Q8_0", "each once"), ("--flash", "auto", "on,off")):
             said = refusal(llama_cpp.parse_flags, ["build", f"{flag}={value}"])
             self.assertIn(f"argument {flag}: {value.strip(',')}", said)
@@ -148,6 +148,15 @@ class Programs(unittest.TestCase):
             self.assertEqual(ours.answer([1, 2], 2), ([5, 6], 0.5, 2.5))
             self.assertEqual(ours.measure([[1], [2]], 2), (0.5, 2.0))
             ours.close()
+
+    def test_this_server_says_why_it_ends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            binaries = pathlib.Path(folder) / "bin"
+            binaries.mkdir()
+            program(binaries, "echo no room for the cache >&2\nexit 1\n", "eta-server")
+            flags = llama_cpp.parse_flags([folder, "--cpus=0"])
+            said = refusal(lambda: llama_peers.Ours(flags, "x.gguf", threads=1, context=8, streams=1))
+            self.assertIn("no room for the cache", said)
 
     def test_a_type_is_made_once(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -14,17 +14,20 @@ class Ours:
     def __init__(self, flags, model, threads, context, streams):
         self.folder_of_build = flags.folder
         self.folder = tempfile.TemporaryDirectory()
-        self.process = subprocess.Popen(
-            ["taskset", "-c", flags.cpus, flags.folder / "bin/eta-server", "--model", model,
-             "--weights", flags.weights, "--threads", str(threads), "--listen", "127.0.0.1:0",
-             "--max_running", str(streams), "--kv_pool_bytes", "2GiB",
-             "--max_context", str(context), "--default_deadline", "3600s"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        log = pathlib.Path(self.folder.name) / "server.log"
+        with open(log, "w", encoding="utf-8") as errors:
+            self.process = subprocess.Popen(
+                ["taskset", "-c", flags.cpus, flags.folder / "bin/eta-server", "--model", model,
+                 "--weights", flags.weights, "--threads", str(threads), "--listen", "127.0.0.1:0",
+                 "--max_running", str(streams), "--kv_pool_bytes", "2GiB",
+                 "--max_context", str(context), "--default_deadline", "3600s"],
+                stdout=subprocess.PIPE, stderr=errors, text=True)
         for line in self.process.stdout:
             if line.startswith("listening on "):
                 self.address = line.split()[-1]
                 return
-        sys.exit("llama_cpp: eta-server does not start with this model")
+        sys.exit("llama_cpp: eta-server does not start with this model:\n"
+                 + "\n".join(log.read_text(errors="replace").splitlines()[-5:]))
 
     def answer(self, tokens, count):
         """Ids of the greedy answer; seconds to its first token and to its end."""
