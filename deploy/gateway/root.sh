@@ -2,7 +2,7 @@
 # Collects into ROOT all that the gateway's image consists of: SMG of PyPI, by the digests of
 # requirements.txt, and of Debian's Python the interpreter and its modules in Python, CA
 # certificates, a user, the licences of it all. deploy/gateway/Dockerfile uses it, and
-# tests/deploy/gateway_test.py, which runs such a root.
+# tests/deploy/gateway_pod_test.py, which runs such a root.
 #   deploy/gateway/root.sh ROOT
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
