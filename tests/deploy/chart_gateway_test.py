@@ -111,7 +111,7 @@ class EveryGateway(unittest.TestCase):
     @each_case
     def test_it_may_read_pods_of_its_namespace_and_nothing_else(self, gateway):
         self.assertEqual(gateway.rendered.only("Role")["rules"],
-                         [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}])
+                         [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}])
         binding = gateway.rendered.only("RoleBinding")
         self.assertEqual([(s["kind"], s["name"], s["namespace"]) for s in binding["subjects"]],
                          [("ServiceAccount", NAME, "llm")])
