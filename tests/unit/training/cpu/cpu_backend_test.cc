@@ -20,6 +20,9 @@ using testing::Harness;
 using testing::Results;
 
 constexpr double kTolerance = 1e-5;
+// Of compressed attention, whose products are the library's: it adds in an order of the
+// processor's.
+constexpr double kLibraryTolerance = 2e-5;
 constexpr uint64_t kCases = 200;
 constexpr int32_t kLongest = 200;
 // Inputs are of size 1. Where gradients cancel to nothing, errors are held against a part of that.
@@ -30,10 +33,11 @@ const std::vector<int32_t>& HeadDims() {
   return dims;
 }
 
-void ExpectClose(const Results& got, const Results& expected, const std::string& which) {
+void ExpectClose(const Results& got, const Results& expected, const std::string& which,
+                 double tolerance = kTolerance) {
   ASSERT_EQ(got.size(), expected.size()) << which;
   for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_LE(testing::RelativeError(got[i].values, expected[i].values, kSmallest), kTolerance)
+    EXPECT_LE(testing::RelativeError(got[i].values, expected[i].values, kSmallest), tolerance)
         << which << ": " << got[i].name;
   }
 }
@@ -72,7 +76,8 @@ TEST(TrainingCpu, CompressedAttentionIsTheReferences) {
     std::vector<uint64_t> selected;
     std::vector<uint64_t> judged;
     const Results got = RunCompressedAttention(c, on_cpu, true, &selected);
-    ExpectClose(got, RunCompressedAttention(c, on_reference, true, &judged), which);
+    ExpectClose(got, RunCompressedAttention(c, on_reference, true, &judged), which,
+                kLibraryTolerance);
     EXPECT_LE(ChoiceError(c, selected), kTolerance) << which;
     EXPECT_LE(ChoiceError(c, judged), 1e-12) << which;
     chose |= c.shape.length > (kSelectedBlocks + 1) * kRegulariserBlock;
