@@ -86,7 +86,7 @@ class WeightLoader {
       parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
                        blocks ? &*blocks : nullptr});
     }
-    auto packed = backend_.Pack(parts, format_);
+    auto packed = backend_.Pack(parts, FormatOf(names.front()));
     status_ = packed.status();
     if (packed.ok()) matrix = *std::move(packed);
   }
@@ -118,6 +118,13 @@ class WeightLoader {
   const absl::Status& status() const { return status_; }
 
  private:
+  // Four bits of these cost more than four bits of all the others: they keep eight.
+  WeightFormat FormatOf(const std::string& name) const {
+    const bool keeps = name == "model.embed_tokens.weight" || name == "lm_head.weight" ||
+                       name.ends_with("mlp.down_proj.weight");
+    return format_ == WeightFormat::kInt4 && keeps ? WeightFormat::kInt8 : format_;
+  }
+
   const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
 
   std::vector<std::byte> Read(const std::string& name) {
@@ -148,11 +155,12 @@ class WeightLoader {
   }
   // What blocks that are made at load do not hold would become NaN there.
   void CheckRange(const std::string& name, std::span<const std::byte> numbers) {
-    if (format_ == WeightFormat::kNative) return;
-    const auto over = FirstOverMost(numbers, Info(name).dtype, format_);
+    const WeightFormat format = FormatOf(name);
+    if (format == WeightFormat::kNative) return;
+    const auto over = FirstOverMost(numbers, Info(name).dtype, format);
     if (!over) return;
     Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold",
-                                 *over, MostWeight(format_), Name(format_)));
+                                 *over, MostWeight(format), Name(format)));
   }
   void Refuse(const std::string& name, const std::string& sentence) {
     if (allow_nonfinite_) return;
