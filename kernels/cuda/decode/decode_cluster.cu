@@ -169,14 +169,6 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
 #endif
 }
 
-bool HasClusters([[maybe_unused]] const Device& device) {
-#ifdef ETA_CUDA_SM90A
-  return device.compute_capability() == 90;
-#else
-  return false;
-#endif
-}
-
 template <typename Element, int D, int HeadTiles>
 bool LaunchClusters(Context& context, const AttentionParams& params, const DeviceCounts& counts,
                     const DecodeLists& lists) {
@@ -208,7 +200,7 @@ bool LaunchClusters(Context& context, const AttentionParams& params, const Devic
 
 bool ClusterDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts, const DecodeLists& lists) {
-  if (!lists.even || !decode::HasClusters(context.device)) return false;
+  if (!lists.even || !HasClusters(context.device)) return false;
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   bool launched = false;
   decode::WithShape(params.geometry, group, [&](auto element, auto head_dim, auto head_tiles) {

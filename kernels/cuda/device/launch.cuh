@@ -26,6 +26,15 @@ __device__ __forceinline__ void AllowNext() {
 #endif
 }
 
+// Whether CTAs can form clusters on the device, in this build.
+inline bool HasClusters([[maybe_unused]] const Device& device) {
+#ifdef ETA_CUDA_SM90A
+  return device.compute_capability() == 90;
+#else
+  return false;
+#endif
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;

@@ -262,14 +262,6 @@ __global__ void __launch_bounds__(kAppendThreads, 2)
 #endif
 }
 
-bool HasClusters([[maybe_unused]] const Device& device) {
-#ifdef ETA_CUDA_SM90A
-  return device.compute_capability() == 90;
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
