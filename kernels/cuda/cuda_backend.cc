@@ -23,7 +23,7 @@
 #include "kernels/cuda/rows/matmul.h"
 #include "kernels/cuda/rows/sampling.h"
 #include "kernels/cuda/targets.h"
-#include "kernels/weights/ggml_type.h"
+#include "kernels/weights/host_rows.h"
 
 namespace eta::cuda {
 namespace {
@@ -40,21 +40,13 @@ class DeviceBuffer final : public Buffer {
   int device_;
 };
 
-// Writes row `row` of `part` as `dtype`. `unpacked`: memory for a row of blocks.
-void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<std::byte>& unpacked,
+// Writes row `row` of `part` as `dtype`. `numbers`: memory for the row.
+void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<float>& numbers,
                 std::byte* out) {
-  const auto* from = static_cast<const std::byte*>(part.data);
-  const auto cols = static_cast<size_t>(part.cols);
-  if (part.blocks != nullptr) {
-    const size_t bytes = cols / part.blocks->block_elements * part.blocks->block_bytes;
-    unpacked.resize(cols * SizeOf(part.dtype));
-    UnpackBlocks(*part.blocks, {from + static_cast<size_t>(row) * bytes, bytes}, unpacked);
-    from = unpacked.data();
-  } else {
-    from += static_cast<size_t>(row) * cols * SizeOf(part.dtype);
-  }
+  numbers.resize(static_cast<size_t>(part.cols));
+  ReadFloats(part, row, numbers);
   for (int64_t i = 0; i < part.cols; ++i) {
-    StoreElement(dtype, out, i, LoadElement(part.dtype, from, i));
+    StoreElement(dtype, out, i, numbers[static_cast<size_t>(i)]);
   }
 }
 
@@ -435,11 +427,11 @@ class CudaBackend final : public Backend {
     const size_t row_bytes = static_cast<size_t>(part.cols) * SizeOf(compute_);
     const auto most = static_cast<int64_t>(std::max<size_t>(kPieceBytes / row_bytes, 1));
     std::vector<std::byte> piece(static_cast<size_t>(std::min(most, part.rows)) * row_bytes);
-    std::vector<std::byte> unpacked;
+    std::vector<float> numbers;
     for (int64_t row = 0; row < part.rows;) {
       const int64_t end = std::min(row + most, part.rows);
       std::byte* out = piece.data();
-      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, compute_, unpacked, out);
+      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, compute_, numbers, out);
       const auto bytes = static_cast<size_t>(out - piece.data());
       Upload(to, piece.data(), bytes);
       to += bytes;
