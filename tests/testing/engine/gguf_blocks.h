@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/weights/ggml_type.h"
+#include "tests/testing/kernels/block_halves.h"
 
 namespace eta::testing {
 
@@ -18,21 +19,6 @@ inline constexpr std::array<GgmlType, 8> kBlockTypes = {
 
 inline GgmlLayout LayoutOf(GgmlType type) {
   return *FindGgmlLayout(static_cast<uint32_t>(type));
-}
-
-// Where the float16 numbers of a block begin: its scale and, of some types, its minimum.
-inline std::vector<size_t> HalvesOf(GgmlType type) {
-  switch (type) {
-    case GgmlType::kQ4_1:
-    case GgmlType::kQ5_1:
-    case GgmlType::kQ4_K:
-    case GgmlType::kQ5_K:
-      return {0, 2};
-    case GgmlType::kQ6_K:
-      return {208};
-    default:
-      return {0};
-  }
 }
 
 inline void SetHalf(std::byte* at, uint16_t half) {

@@ -4,26 +4,9 @@
 
 #include "kernels/weights/host_rows.h"
 #include "kernels/weights/integer_groups.h"
+#include "tests/testing/kernels/block_halves.h"
 
 namespace eta::testing {
-namespace {
-
-// Where the float16 numbers of a block begin.
-std::vector<size_t> Halves(GgmlType type) {
-  switch (type) {
-    case GgmlType::kQ4_1:
-    case GgmlType::kQ5_1:
-    case GgmlType::kQ4_K:
-    case GgmlType::kQ5_K:
-      return {0, 2};
-    case GgmlType::kQ6_K:
-      return {208};
-    default:
-      return {0};
-  }
-}
-
-}  // namespace
 
 const std::vector<GgmlLayout>& PackedLayouts() {
   static const auto& layouts = *new std::vector<GgmlLayout>([] {
@@ -41,7 +24,7 @@ std::vector<std::byte> RandomBlocks(Random& random, const GgmlLayout& layout, si
   std::vector<std::byte> blocks(count * layout.block_bytes);
   for (std::byte& byte : blocks) byte = static_cast<std::byte>(Uniform(random, 0, 255));
   for (size_t i = 0; i < count; ++i) {
-    for (const size_t at : Halves(layout.type)) {
+    for (const size_t at : HalvesOf(layout.type)) {
       const double magnitude = UniformReal(random, 0.2, 2.0) / 64.0;
       const uint16_t half =
           FloatToHalf(static_cast<float>(Often(random, 3) ? -magnitude : magnitude));
