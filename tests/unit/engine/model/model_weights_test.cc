@@ -63,7 +63,7 @@ TEST(ModelWeights, NanAndInfinityAreNamedUnlessTheyAreAllowed) {
 TEST(ModelWeights, NumbersThatBlocksDoNotHoldAreNamedUnlessTheyAreAllowed) {
   const TinyModel model;
   const auto checkpoint = Checkpoint::Open(model.path()).value();
-  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  const std::string name = "model.layers.0.mlp.gate_proj.weight";
   struct Case {
     WeightFormat format;
     float value;
