@@ -91,7 +91,7 @@ one "only one file sees ZeroMQ" 'zmq'
 one "only one file sees SentencePiece" 'sentencepiece'
 
 rooms kernels system . weights params reference cpu cuda backends
-rooms engine base chat checkpoint model request tokenizer batching passes front
+rooms engine base chat checkpoint model request tokenizer format batching passes front
 rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry kv_events options tracing identity limits calls profiles \
   calibrate generate stats admin health vllm server lifecycle etactl

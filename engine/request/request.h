@@ -24,6 +24,8 @@
 
 namespace eta {
 
+class CompiledFormat;  // engine/format/answer_guide.h
+
 struct SamplingOptions {
   float temperature = 1.0f;         // [0, 2]; 0 = greedy
   int32_t top_k = 0;                // >= 0; 0 = off
@@ -130,7 +132,8 @@ struct Request {
   StoppingOptions stopping;
   OutputOptions output;
   AttentionChoice attention;
-  Priority priority = Priority::kNormal;     // among requests of one tenant
+  std::shared_ptr<const CompiledFormat> format;  // what the answer must be; null: free text
+  Priority priority = Priority::kNormal;         // among requests of one tenant
   std::optional<Clock::time_point> arrival;  // of its call; absent: it comes when it is prepared
   // Absent, that is max(): limits.default_deadline after the arrival.
   Clock::time_point deadline = Clock::time_point::max();
@@ -168,7 +171,10 @@ struct DeltaEvent {
   std::vector<TokenDetail> logprobs;  // one per id, if asked for
 };
 
-enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength };
+// kCutOff: kLength, where the answer is not yet what its format asks for. Where a stop cuts such an
+// answer short it stays kStopToken or kStopString, since the request asked for that end.
+// kEndOfText: it is what its format asks for.
+enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength, kCutOff };
 
 struct Timing {
   std::chrono::nanoseconds queue{0};        // submitted to first scheduled

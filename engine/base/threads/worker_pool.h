@@ -27,6 +27,7 @@ struct TaskOwner {
 
 class WorkerPool {
  public:
+  // Throws std::system_error where there are not as many threads to be had.
   explicit WorkerPool(const WorkerPoolOptions& options);
   // Runs what waits.
   ~WorkerPool();
@@ -44,6 +45,7 @@ class WorkerPool {
   size_t Waiting() const REQUIRES(mutex_);
   bool HasRoomFor(const TaskOwner& owner) const REQUIRES(mutex_);
   void Run() EXCLUDES(mutex_);
+  void Stop() EXCLUDES(mutex_);
 
   const WorkerPoolOptions options_;
   mutable Mutex mutex_;
