@@ -54,6 +54,8 @@ struct ShadowReport {
 // A step that ran, or one that only preempted: then it has no rows and no duration.
 struct StepReport {
   std::chrono::nanoseconds duration{0};
+  // Of the CPUs, to tell which tokens the formats of its answers allow; zero: none has a format.
+  std::chrono::nanoseconds mask_time{0};
   int32_t sequences = 0;  // of requests, with rows in the step
   int32_t prefill_rows = 0;
   int32_t decode_rows = 0;
