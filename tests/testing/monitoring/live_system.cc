@@ -194,7 +194,10 @@ void LiveSystem::Answer(const std::string& tenant, const std::string& mode,
   ClientCall call(*stub_);
   call.context.AddMetadata(kTenantHeader, tenant);
   call.context.set_deadline(std::chrono::system_clock::now() + seconds(120));
-  call.Start(Short(mode, profile, sample));
+  v1::GenerateRequest request = Short(mode, profile, sample);
+  // Any text, in a format that only the same prompt has had before.
+  if (mode == "full") request.mutable_format()->set_regex(absl::StrCat("([ -~\\n]|", sample, ")*"));
+  call.Start(request);
   call.ReadText();
   const grpc::Status status = call.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
