@@ -16,8 +16,8 @@ constexpr char kChoices[] = "format.choice.choices";
 
 absl::Status CheckChoices(const AnswerFormat& format) {
   RETURN_IF_ERROR(CheckChoiceCount(format.choices.size()));
-  if (FormatBytes(format) > int64_t{kMaxFormatBytes}) {
-    return InvalidField(kChoices, absl::StrCat("at most ", kMaxFormatBytes, " bytes in all"));
+  if (FormatBytes(format) > int64_t{kMostFormatBytes}) {
+    return InvalidField(kChoices, absl::StrCat("at most ", kMostFormatBytes, " bytes in all"));
   }
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < format.choices.size(); ++i) {
@@ -43,16 +43,16 @@ absl::Status ValidateFormat(const AnswerFormat& format) {
   if (format.kind == AnswerFormatKind::kChoice) return CheckChoices(format);
   const std::string field = absl::StrCat("format.", std::string(Name(format.kind)));
   if (format.source.empty()) return InvalidField(field, "must not be empty");
-  if (format.source.size() > kMaxFormatBytes) {
-    return InvalidField(field, absl::StrCat("at most ", kMaxFormatBytes, " bytes"));
+  if (format.source.size() > kMostFormatBytes) {
+    return InvalidField(field, absl::StrCat("at most ", kMostFormatBytes, " bytes"));
   }
   return CheckUtf8Field(field, format.source);
 }
 
 absl::Status CheckChoiceCount(size_t count) {
   if (count == 0) return InvalidField(kChoices, "must not be empty");
-  if (count <= kMaxChoices) return absl::OkStatus();
-  return InvalidField(kChoices, absl::StrCat("at most ", kMaxChoices, " choices"));
+  if (count <= kMostChoices) return absl::OkStatus();
+  return InvalidField(kChoices, absl::StrCat("at most ", kMostChoices, " choices"));
 }
 
 int64_t FormatBytes(const AnswerFormat& format) {

@@ -11,8 +11,8 @@
 
 namespace eta {
 
-inline constexpr size_t kMaxFormatBytes = 256 * 1024;  // of a source, or of all choices
-inline constexpr size_t kMaxChoices = 1024;
+inline constexpr size_t kMostFormatBytes = 64 * 1024;  // of a source, or of all choices
+inline constexpr size_t kMostChoices = 1024;
 
 // "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag": the field of
 // `format`, and what logs and metrics call it.

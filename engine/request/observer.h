@@ -54,8 +54,6 @@ struct ShadowReport {
 // A step that ran, or one that only preempted: then it has no rows and no duration.
 struct StepReport {
   std::chrono::nanoseconds duration{0};
-  // Of the CPUs, to tell which tokens the formats of its answers allow; zero: none has a format.
-  std::chrono::nanoseconds mask_time{0};
   int32_t sequences = 0;  // of requests, with rows in the step
   int32_t prefill_rows = 0;
   int32_t decode_rows = 0;
@@ -66,6 +64,9 @@ struct StepReport {
   int32_t blocks_cached = 0;  // kept for their prefix only
   int32_t blocks_free = 0;
   int32_t preemptions = 0;
+  int32_t masks = 0;                       // of bound answers that drew in the step
+  std::chrono::nanoseconds mask_time{0};   // to fill them, of all threads together
+  std::chrono::nanoseconds mask_delay{0};  // of it, how long the step waited
 
   std::span<const TokenReport> tokens;
   std::span<const DecodeRowReport> decode;

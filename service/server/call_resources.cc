@@ -34,9 +34,11 @@ WorkerPoolOptions TokenizerThreads(const ServerOptions& options, const Limits& l
           .waiting = 2 * static_cast<size_t>(std::max(limits.max_waiting_requests, kLeastTexts))};
 }
 
-// They wait for other processes that compile; so few CPUs need no fewer of them.
+// They wait for other processes that compile; so few CPUs need no fewer of them. One tenant's
+// formats, however slow, leave half of them to the others.
 WorkerPoolOptions FormatThreads() {
-  return {.threads = 4, .waiting = 256};
+  constexpr int kThreads = 8;
+  return {.threads = kThreads, .waiting = 256, .of_owner = kThreads / 2};
 }
 
 // Room for all that may run, and for as many that end.

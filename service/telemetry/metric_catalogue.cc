@@ -198,10 +198,10 @@ constexpr Metric kFormats[] = {
      "Generate calls that ended and asked for a format of their answer, by its kind, whatever "
      "became of them"},
     {"eta_format_answers_total", kCounter, "model,format,result", "answers",
-     "Answers with a format by what became of them: whole, cut_off (max_tokens came before they "
-     "were "
-     "whole) or invalid (the last check found one that is not what was asked for); not those that "
-     "ended otherwise"},
+     "Answers with a format by what became of them: ended (whole, or by a stop that the request "
+     "names), cut_off (max_tokens came before they were whole) or invalid (the last check found "
+     "one "
+     "that is not what was asked for); not those that failed otherwise"},
     {"eta_format_lookups_total", kCounter, "model,result", "calls",
      "Calls that looked for their format among those that are kept compiled, by result: hit or "
      "miss"},
@@ -209,8 +209,10 @@ constexpr Metric kFormats[] = {
      "Seconds that a call which missed waited until its format was compiled or refused, or until "
      "the call ended; the wait for a thread is a part of them"},
     {"eta_step_mask_duration_seconds", kHistogram, "model", "seconds",
-     "Seconds of CPU that a step took to tell which tokens the formats of its answers allow; steps "
-     "without such answers are not observed"},
+     "Seconds that the CPUs took in a step, of all threads together, to tell which tokens the "
+     "formats of its answers allow; steps without such answers are not observed"},
+    {"eta_step_mask_wait_seconds", kHistogram, "model", "seconds",
+     "Seconds of them that the step waited, since the device was done; of the same steps"},
 };
 
 constexpr Metric kTenants[] = {

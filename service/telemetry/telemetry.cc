@@ -95,7 +95,10 @@ void Telemetry::OnStep(const StepReport& report) {
   steps_.Add(1, now);
   server_.step_duration[static_cast<size_t>(PhaseOf(report))].Observe(Seconds(report.duration));
   server_.pass_rows += report.pass_rows;
-  if (report.mask_time.count() > 0) server_.step_masks.Observe(Seconds(report.mask_time));
+  if (report.masks > 0) {
+    server_.step_masks.Observe(Seconds(report.mask_time));
+    server_.step_mask_wait.Observe(Seconds(report.mask_delay));
+  }
   if (rows == 0) return;
   server_.batch_size.Observe(report.sequences);
   server_.step_tokens.Observe(rows);
@@ -201,7 +204,7 @@ void Telemetry::CountAnswer(AnswerFormatKind kind, const absl::Status& status,
                             FinishReason reason) {
   FormatSeries& series = server_.formats[static_cast<size_t>(kind)];
   if (status.ok()) {
-    ++(reason == FinishReason::kCutOff ? series.cut_off : series.whole);
+    ++(reason == FinishReason::kCutOff ? series.cut_off : series.ended);
   } else if (GetErrorDetail(status).reason == "ANSWER_INVALID") {
     ++series.invalid;
   }

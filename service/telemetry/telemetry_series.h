@@ -64,7 +64,7 @@ inline constexpr int kStepPhases = 4;
 // Requests whose answers have a format of one kind.
 struct FormatSeries {
   int64_t calls = 0;    // that ended
-  int64_t whole = 0;    // answers that ended well
+  int64_t ended = 0;    // answers, where they are whole or where the request wanted a stop
   int64_t cut_off = 0;  // by max_tokens
   int64_t invalid = 0;  // not what they should be
 };
@@ -87,6 +87,7 @@ struct ServerSeries {
   Histogram format_compile{CompileBuckets()};  // of formats that were not kept
   int64_t formats_kept = 0;                    // that calls found compiled
   Histogram step_masks{MaskBuckets()};         // of steps with formats
+  Histogram step_mask_wait{MaskBuckets()};     // likewise
   int64_t steps = 0;
   int64_t pass_rows = 0;
   int64_t preemptions = 0;

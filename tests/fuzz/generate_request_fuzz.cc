@@ -119,8 +119,8 @@ void CheckFormat(const eta::v1::AnswerFormat& message) {
                           format->kind != eta::AnswerFormatKind::kChoice;
   Require(format->source.empty() != has_source && !eta::FirstInvalidUtf8(format->source));
   Require(format->choices.empty() == (format->kind != eta::AnswerFormatKind::kChoice));
-  Require(format->choices.size() <= eta::kMaxChoices);
-  Require(eta::FormatBytes(*format) <= int64_t{eta::kMaxFormatBytes});
+  Require(format->choices.size() <= eta::kMostChoices);
+  Require(eta::FormatBytes(*format) <= int64_t{eta::kMostFormatBytes});
   std::set<std::string> seen;
   for (const std::string& choice : format->choices) {
     Require(!choice.empty() && !eta::FirstInvalidUtf8(choice) && seen.insert(choice).second);

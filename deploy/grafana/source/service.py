@@ -181,7 +181,7 @@ def build():
                 "Answers that max_tokens cut off, and those that were not what their format asks for.",
                 [
                     target(
-                        f'sum by (result) (rate(eta_format_answers_total{{result!="whole"}}{rate}))',
+                        f'sum by (result) (rate(eta_format_answers_total{{result!="ended"}}{rate}))',
                         "{{result}}",
                     )
                 ],
@@ -209,8 +209,9 @@ def build():
             ),
             series(
                 "Masks of a step",
-                "CPU time to tell which tokens formats allow, of steps that have any.",
-                quantiles("eta_step_mask_duration_seconds"),
+                "How long steps waited until it was known which tokens formats allow, of those that "
+                "have any.",
+                quantiles("eta_step_mask_wait_seconds"),
                 unit="s",
             ),
             row("Error budget: 99.5 % of Generate calls without a fault in 30 days"),

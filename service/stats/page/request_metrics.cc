@@ -186,7 +186,7 @@ void AddFormats(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
     page.Add({{"format", format}}, series.calls);
   });
   add("eta_format_answers_total", [&](std::string_view format, const FormatSeries& series) {
-    page.Add({{"format", format}, {"result", "whole"}}, series.whole);
+    page.Add({{"format", format}, {"result", "ended"}}, series.ended);
     page.Add({{"format", format}, {"result", "cut_off"}}, series.cut_off);
     page.Add({{"format", format}, {"result", "invalid"}}, series.invalid);
   });
@@ -195,6 +195,7 @@ void AddFormats(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   page.Add({{"result", "miss"}}, server.format_compile.count());
   page.AddOnly("eta_format_compile_duration_seconds", server.format_compile);
   page.AddOnly("eta_step_mask_duration_seconds", server.step_masks);
+  page.AddOnly("eta_step_mask_wait_seconds", server.step_mask_wait);
 }
 
 void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page) {

@@ -114,7 +114,7 @@ TEST_F(BadInputTest, FormatsOfAnswers) {
   EXPECT_EQ(field(""), "format");
   EXPECT_EQ(field("json_schema: ''"), "format.json_schema");
   EXPECT_EQ(field("regex: '\\377'"), "format.regex");
-  EXPECT_EQ(field("grammar: '" + std::string(256 * 1024 + 1, 'a') + "'"), "format.grammar");
+  EXPECT_EQ(field("grammar: '" + std::string(64 * 1024 + 1, 'a') + "'"), "format.grammar");
   EXPECT_EQ(field("structural_tag: ''"), "format.structural_tag");
   EXPECT_EQ(field("choice {}"), "format.choice.choices");
   EXPECT_EQ(field("choice { choices: 'a' choices: '' }"), "format.choice.choices[1]");

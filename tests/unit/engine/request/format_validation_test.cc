@@ -26,17 +26,17 @@ TEST(FormatValidation, TakesWhatIsWithinItsLimits) {
   for (const auto kind : {AnswerFormatKind::kJsonSchema, AnswerFormatKind::kRegex,
                           AnswerFormatKind::kGrammar, AnswerFormatKind::kStructuralTag}) {
     EXPECT_EQ(FormatField({.kind = kind, .source = "a"}), "ok");
-    EXPECT_EQ(FormatField({.kind = kind, .source = std::string(kMaxFormatBytes, 'a')}), "ok");
+    EXPECT_EQ(FormatField({.kind = kind, .source = std::string(kMostFormatBytes, 'a')}), "ok");
   }
   EXPECT_EQ(ChoiceField({"yes"}), "ok");
   EXPECT_EQ(ChoiceField({"\xC3\xA9", "e", " e"}), "ok");
   std::vector<std::string> many;
-  for (size_t i = 0; i < kMaxChoices; ++i) many.push_back(std::to_string(i));
+  for (size_t i = 0; i < kMostChoices; ++i) many.push_back(std::to_string(i));
   EXPECT_EQ(ChoiceField(many), "ok");
 }
 
 // bad input: Formats of answers | `json_schema`, `regex`, `grammar`, `structural_tag` empty, over
-//   256 KiB, not UTF-8 | INVALID_ARGUMENT, the field named | BadInputTest.FormatsOfAnswers
+//   64 KiB, not UTF-8 | INVALID_ARGUMENT, the field named | BadInputTest.FormatsOfAnswers
 TEST(FormatValidation, NamesSourcesOutsideTheirLimits) {
   const std::pair<AnswerFormatKind, const char*> kinds[] = {
       {AnswerFormatKind::kJsonSchema, "format.json_schema"},
@@ -46,19 +46,19 @@ TEST(FormatValidation, NamesSourcesOutsideTheirLimits) {
   };
   for (const auto& [kind, field] : kinds) {
     EXPECT_EQ(FormatField({.kind = kind}), field);
-    EXPECT_EQ(FormatField({.kind = kind, .source = std::string(kMaxFormatBytes + 1, 'a')}), field);
+    EXPECT_EQ(FormatField({.kind = kind, .source = std::string(kMostFormatBytes + 1, 'a')}), field);
     EXPECT_EQ(FormatField({.kind = kind, .source = "a\xff"}), field);
   }
 }
 
-// bad input: Formats of answers | no choices, over 1024, over 256 KiB in all; one that is empty,
+// bad input: Formats of answers | no choices, over 1024, over 64 KiB in all; one that is empty,
 // not
 //   UTF-8 or there twice | INVALID_ARGUMENT, field `format.choice.choices` or its element |
 //   BadInputTest.FormatsOfAnswers
 TEST(FormatValidation, NamesTheChoiceThatIsBad) {
   EXPECT_EQ(ChoiceField({}), "format.choice.choices");
-  EXPECT_EQ(ChoiceField(std::vector<std::string>(kMaxChoices + 1, "a")), "format.choice.choices");
-  EXPECT_EQ(ChoiceField({"b", std::string(kMaxFormatBytes, 'a')}), "format.choice.choices");
+  EXPECT_EQ(ChoiceField(std::vector<std::string>(kMostChoices + 1, "a")), "format.choice.choices");
+  EXPECT_EQ(ChoiceField({"b", std::string(kMostFormatBytes, 'a')}), "format.choice.choices");
   EXPECT_EQ(ChoiceField({"a", ""}), "format.choice.choices[1]");
   EXPECT_EQ(ChoiceField({"a", "b\xc3"}), "format.choice.choices[1]");
   EXPECT_EQ(ChoiceField({"a", "b", "a"}), "format.choice.choices[2]");

@@ -44,7 +44,7 @@ TEST(ToFormat, CountsBeforeItConverts) {
   v1::AnswerFormat format;
   format.mutable_choice();
   EXPECT_EQ(GetErrorDetail(ToFormat(format).status()).field, "format.choice.choices");
-  for (size_t i = 0; i <= kMaxChoices; ++i) format.mutable_choice()->add_choices("a");
+  for (size_t i = 0; i <= kMostChoices; ++i) format.mutable_choice()->add_choices("a");
   EXPECT_EQ(GetErrorDetail(ToFormat(format).status()).field, "format.choice.choices");
 }
 

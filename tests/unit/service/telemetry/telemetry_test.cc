@@ -691,7 +691,7 @@ TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {
              FinishReason::kEndOfText);
   end_answer(absl::CancelledError(), FinishReason::kLength);
   telemetry_.OnRequestEnd(Request(), absl::OkStatus(), {});  // free text
-  telemetry_.OnStep({.mask_time = milliseconds(1), .sequences = 1, .decode_rows = 1});
+  telemetry_.OnStep({.sequences = 1, .decode_rows = 1, .masks = 1, .mask_time = milliseconds(1)});
   telemetry_.OnStep({.sequences = 1, .decode_rows = 1});
 
   const PageReader page = Page();
@@ -703,7 +703,7 @@ TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {
   EXPECT_EQ(page.Value("eta_format_requests_total", of("json_schema")), 3.0);
   EXPECT_EQ(page.Value("eta_format_requests_total", of("regex")), 1.0);
   EXPECT_EQ(page.Value("eta_format_requests_total", of("structural_tag")), 0.0);
-  EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "whole")), 2.0);
+  EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "ended")), 2.0);
   EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "cut_off")), 1.0);
   EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "invalid")), 1.0);
   EXPECT_EQ(page.Sum("eta_format_answers_total"), 4.0);
@@ -714,6 +714,7 @@ TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {
   EXPECT_EQ(lookups("miss"), 2.0);
   EXPECT_EQ(page.Count("eta_format_compile_duration_seconds", {{"model", "tiny"}}), 2.0);
   EXPECT_EQ(page.Count("eta_step_mask_duration_seconds", {{"model", "tiny"}}), 1.0);
+  EXPECT_EQ(page.Count("eta_step_mask_wait_seconds", {{"model", "tiny"}}), 1.0);
   EXPECT_EQ(page.Count("eta_deadline_exceeded_wait_seconds", {{"model", "tiny"}}), 0.0)
       << "a format that takes too long says nothing of tokens";
 }
