@@ -9,14 +9,13 @@
 namespace eta {
 namespace {
 
-constexpr std::array<std::string_view, 21> kRejections = {
-    "context_too_long",   "deadline_passed",  "deadline_queued",
-    "deadline_too_short", "draining",         "format_too_large",
-    "format_too_slow",    "invalid_field",    "kv_pool_too_small",
-    "malformed_message",  "memory_pressure",  "message_too_large",
-    "model_not_found",    "profile_mismatch", "profile_not_found",
-    "queue_full",         "tenant_calls",     "tenant_kv",
-    "tenant_tokens",      "token_budget",     "unsupported_by_server"};
+constexpr std::array<std::string_view, 22> kRejections = {
+    "context_too_long",  "deadline_passed",      "deadline_queued",   "deadline_too_short",
+    "draining",          "format_too_large",     "format_too_slow",   "formats_unavailable",
+    "invalid_field",     "kv_pool_too_small",    "malformed_message", "memory_pressure",
+    "message_too_large", "model_not_found",      "profile_mismatch",  "profile_not_found",
+    "queue_full",        "tenant_calls",         "tenant_kv",         "tenant_tokens",
+    "token_budget",      "unsupported_by_server"};
 constexpr std::array<std::string_view, 8> kFailures = {
     "answer_invalid", "deadline_decoding", "device_error",     "draining",
     "internal_error", "memory_pressure",   "nonfinite_logits", "slow_consumer"};
