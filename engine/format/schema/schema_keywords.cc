@@ -10,16 +10,32 @@ namespace eta::schema {
 namespace {
 
 constexpr std::string_view kAnnotations[] = {
-    "$comment",      "contentEncoding", "contentMediaType", "default",  "deprecated",
-    "description",   "discriminator",   "example",          "examples", "externalDocs",
-    "readOnly",      "title",           "writeOnly",        "xml"};
+    "$comment",    "contentEncoding", "contentMediaType", "default",  "deprecated",
+    "description", "discriminator",   "example",          "examples", "externalDocs",
+    "readOnly",    "title",           "writeOnly",        "xml"};
 
-constexpr std::string_view kNotEnforced[] = {
-    "$anchor",       "$dynamicAnchor", "$dynamicRef",       "$recursiveAnchor", "$recursiveRef",
-    "$vocabulary",   "additionalItems", "contains",         "contentSchema",    "dependencies",
-    "dependentRequired", "dependentSchemas", "disallow",    "divisibleBy",      "else",
-    "extends",       "if",             "maxContains",       "minContains",      "not",
-    "nullable",      "then"};
+constexpr std::string_view kNotEnforced[] = {"$anchor",
+                                             "$dynamicAnchor",
+                                             "$dynamicRef",
+                                             "$recursiveAnchor",
+                                             "$recursiveRef",
+                                             "$vocabulary",
+                                             "additionalItems",
+                                             "contains",
+                                             "contentSchema",
+                                             "dependencies",
+                                             "dependentRequired",
+                                             "dependentSchemas",
+                                             "disallow",
+                                             "divisibleBy",
+                                             "else",
+                                             "extends",
+                                             "if",
+                                             "maxContains",
+                                             "minContains",
+                                             "not",
+                                             "nullable",
+                                             "then"};
 
 constexpr std::pair<std::string_view, Types> kTypes[] = {
     {"null", kNullType},     {"boolean", kBooleanType}, {"integer", kIntegerType},
@@ -29,9 +45,8 @@ constexpr std::pair<std::string_view, Types> kTypes[] = {
 }  // namespace
 
 bool IsAnnotation(std::string_view keyword) {
-  return keyword.starts_with("x-") ||
-         std::find(std::begin(kAnnotations), std::end(kAnnotations), keyword) !=
-             std::end(kAnnotations);
+  return keyword.starts_with("x-") || std::find(std::begin(kAnnotations), std::end(kAnnotations),
+                                                keyword) != std::end(kAnnotations);
 }
 
 bool IsNotEnforced(std::string_view keyword) {

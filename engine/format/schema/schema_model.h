@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/format/schema/json_number.h"
-#include "engine/format/schema/json_text.h"
-#include "engine/format/schema/pattern.h"
+#include "engine/format/schema/json/json_number.h"
+#include "engine/format/schema/json/json_text.h"
+#include "engine/format/schema/patterns/pattern.h"
 
 namespace eta::schema {
 
@@ -46,9 +46,9 @@ struct SchemaNode {
   uint32_t alone_at = 0;  // a keyword beside which no other is enforced; 0: none
   uint32_t other_at = 0;  // the first other keyword that asks for something; 0: none
 
-  std::vector<uint32_t> same;    // nodes that hold here as well: of $ref and allOf
-  std::vector<uint32_t> any_of;  // nodes one of which holds here
-  std::vector<uint32_t> one_of;  // nodes exactly one of which holds here
+  std::vector<uint32_t> same;        // nodes that hold here as well: of $ref and allOf
+  std::vector<uint32_t> any_of;      // nodes one of which holds here
+  std::vector<uint32_t> one_of;      // nodes exactly one of which holds here
   std::optional<uint32_t> enum_at;   // values are among its items
   std::optional<uint32_t> const_at;  // the value is equal to it
   std::vector<uint32_t> values;      // of enum or const: those that the other keywords allow

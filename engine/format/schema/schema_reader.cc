@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/format/schema/patterns/string_formats.h"
 #include "engine/format/schema/schema_keywords.h"
-#include "engine/format/schema/string_formats.h"
 
 namespace eta::schema {
 namespace {
@@ -56,7 +56,10 @@ class SchemaReader {
   }
 
   absl::Status ReadNode(SchemaNode& node) {
-    if (KindOf(node.at) == JsonKind::kTrue) return absl::OkStatus();
+    if (KindOf(node.at) == JsonKind::kTrue) {
+      if (node.of_keys) node.types = kStringType;
+      return absl::OkStatus();
+    }
     if (KindOf(node.at) == JsonKind::kFalse) {
       node.never = true;
       return absl::OkStatus();
@@ -65,7 +68,8 @@ class SchemaReader {
       return Refuse(node.at, "a schema must be an object, true or false");
     }
     for (const uint32_t at : text_.ChildrenOf(node.at)) RETURN_IF_ERROR(ReadKeyword(node, at));
-    if (node.of_keys && node.types == 0 && node.alone_at == 0) node.types = kStringType;
+    if (node.of_keys && node.types == 0 && node.alone_at == 0 && !node.HasValues())
+      node.types = kStringType;
     for (uint32_t i = 0; i < node.properties.size(); ++i) {
       node.by_name.emplace_back(node.properties[i].name, i);
     }
@@ -148,9 +152,9 @@ class SchemaReader {
     if (name.ends_with('#')) name.remove_suffix(1);
     if (name.starts_with("https://")) name.remove_prefix(8);
     if (name.starts_with("http://")) name.remove_prefix(7);
-    newest_ = name == "json-schema.org/draft/2020-12/schema";
-    const bool known = newest_ || name == "json-schema.org/draft/2019-09/schema" ||
-                       name == "json-schema.org/draft-07/schema" ||
+    has_prefix_ = name == "json-schema.org/draft/2020-12/schema";
+    has_unevaluated_ = has_prefix_ || name == "json-schema.org/draft/2019-09/schema";
+    const bool known = has_unevaluated_ || name == "json-schema.org/draft-07/schema" ||
                        name == "json-schema.org/draft-06/schema";
     return known ? absl::OkStatus() : MustBe(at, "draft 2020-12, 2019-09, 07 or 06");
   }
@@ -258,8 +262,8 @@ class SchemaReader {
       }
     }
     if (more.empty()) return absl::OkStatus();
-    const bool none = node.more_properties &&
-                      KindOf(model_.nodes[*node.more_properties].at) == JsonKind::kFalse;
+    const bool none =
+        node.more_properties && KindOf(model_.nodes[*node.more_properties].at) == JsonKind::kFalse;
     if (none || node.no_unevaluated) {
       return Refuse(at, "required names a property that may not be there");
     }
@@ -296,8 +300,9 @@ class SchemaReader {
   }
 
   absl::Status ReadUnevaluated(SchemaNode& node, uint32_t at) {
-    if (KindOf(at) != JsonKind::kFalse) {
-      return Refuse(at, absl::StrCat(std::string(text_[at].key), " other than false is not enforced"));
+    if (KindOf(at) != JsonKind::kFalse || !has_unevaluated_) {
+      return Refuse(at, absl::StrCat(std::string(text_[at].key),
+                                     " other than false of drafts from 2019-09 is not enforced"));
     }
     (text_[at].key == "unevaluatedItems" ? node.no_unevaluated_items : node.no_unevaluated) = true;
     Asks(node, at);
@@ -306,7 +311,8 @@ class SchemaReader {
 
   absl::Status ReadPrefix(SchemaNode& node, uint32_t at) {
     if (KindOf(at) != JsonKind::kArray) return MustBe(at, "a list of schemas");
-    if (!newest_) return Refuse(at, "prefixItems came with draft 2020-12, which $schema is not");
+    if (!has_prefix_)
+      return Refuse(at, "prefixItems came with draft 2020-12, which $schema is not");
     for (const uint32_t item : text_.ChildrenOf(at)) node.prefix.push_back(NodeAt(item));
     if (node.prefix.empty()) return MustBe(at, "a list of schemas, at least one");
     Asks(node, at);
@@ -436,7 +442,8 @@ class SchemaReader {
   std::vector<std::pair<uint32_t, uint32_t>> refs_;      // node, keyword
   std::vector<std::pair<uint32_t, uint32_t>> required_;  // place of the schema, keyword
   size_t steps_ = 0;                                     // of all patterns
-  bool newest_ = true;                                   // draft 2020-12
+  bool has_prefix_ = true;                               // as draft 2020-12
+  bool has_unevaluated_ = true;                          // as drafts 2020-12 and 2019-09
 };
 
 }  // namespace

@@ -13,10 +13,10 @@ class CharSet {
   CharSet() = default;  // empty
 
   static CharSet All();
-  static CharSet Digits();      // \d
+  static CharSet Digits();       // \d
   static CharSet WordLetters();  // \w
-  static CharSet Spaces();      // \s of ECMA-262: white space and line ends of Unicode
-  static CharSet LineEnds();    // what . does not match
+  static CharSet Spaces();       // \s of ECMA-262: white space and line ends of Unicode
+  static CharSet LineEnds();     // what . does not match
   // What a JSON string may hold as it is: all but control characters, quotes and backslashes.
   static CharSet PlainInJson();
 

@@ -1,5 +1,5 @@
-// A JSON text as a list of its values. Not the library's tree: that loses the order of keys, refuses
-// numbers beyond float64, which an answer may hold, and is destroyed by recursion.
+// A JSON text as a list of its values. Not the library's tree: that loses the order of keys,
+// refuses numbers beyond float64, which an answer may hold, and is destroyed by recursion.
 #pragma once
 
 #include <cstddef>

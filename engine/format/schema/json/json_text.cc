@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/format/schema/json_text.h"
+#include "engine/format/schema/json/json_text.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "engine/format/schema/json_number.h"
+#include "engine/format/schema/json/json_number.h"
 
 namespace eta::schema {
 namespace {
@@ -29,12 +29,12 @@ std::string Unescaped(std::string_view part) {
 std::vector<uint32_t> JsonText::SortedMembers(uint32_t object) const {
   std::vector<uint32_t> members;
   for (const uint32_t member : ChildrenOf(object)) members.push_back(member);
-  std::stable_sort(members.begin(), members.end(), [this](uint32_t a, uint32_t b) {
-    return values_[a].key < values_[b].key;
-  });
+  std::stable_sort(members.begin(), members.end(),
+                   [this](uint32_t a, uint32_t b) { return values_[a].key < values_[b].key; });
   size_t kept = 0;
   for (size_t i = 0; i < members.size(); ++i) {
-    const bool last = i + 1 == members.size() || values_[members[i]].key != values_[members[i + 1]].key;
+    const bool last =
+        i + 1 == members.size() || values_[members[i]].key != values_[members[i + 1]].key;
     if (last) members[kept++] = members[i];
   }
   members.resize(kept);
@@ -94,7 +94,7 @@ std::string JsonText::Pointer(uint32_t at) const {
     if (pointer.size() > kMaxPointerBytes) return pointer + "/...";
     pointer.append("/").append(parts[i]);
   }
-  return pointer.empty() ? "its root" : pointer;
+  return pointer.empty() ? "the root" : pointer;
 }
 
 bool JsonEqual(const JsonText& a, uint32_t a_at, const JsonText& b, uint32_t b_at) {

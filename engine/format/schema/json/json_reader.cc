@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/utf8.h"
 #include "engine/base/utf8_characters.h"
-#include "engine/format/schema/json_text.h"
+#include "engine/format/schema/json/json_text.h"
 
 namespace eta::schema {
 namespace {

@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/format/schema/char_set.h"
+#include "engine/format/schema/patterns/char_set.h"
 
 #include <algorithm>
 
@@ -68,9 +68,9 @@ CharSet CharSet::PlainInJson() {
 }
 
 void CharSet::Add(char32_t from, char32_t to) {
-  const auto first = std::lower_bound(
-      ranges_.begin(), ranges_.end(), from,
-      [](const auto& range, char32_t begin) { return range.second + 1 < begin; });
+  const auto first =
+      std::lower_bound(ranges_.begin(), ranges_.end(), from,
+                       [](const auto& range, char32_t begin) { return range.second + 1 < begin; });
   auto last = first;
   for (; last != ranges_.end() && last->first <= to + 1; ++last) {
     from = std::min(from, last->first);
@@ -101,9 +101,9 @@ CharSet CharSet::And(const CharSet& other) const {
 }
 
 bool CharSet::Contains(char32_t character) const {
-  const auto after = std::upper_bound(
-      ranges_.begin(), ranges_.end(), character,
-      [](char32_t c, const auto& range) { return c < range.first; });
+  const auto after =
+      std::upper_bound(ranges_.begin(), ranges_.end(), character,
+                       [](char32_t c, const auto& range) { return c < range.first; });
   return after != ranges_.begin() && std::prev(after)->second >= character;
 }
 

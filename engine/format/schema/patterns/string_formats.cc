@@ -1,4 +1,4 @@
-#include "engine/format/schema/string_formats.h"
+#include "engine/format/schema/patterns/string_formats.h"
 
 #include <map>
 #include <string>
@@ -21,7 +21,8 @@ constexpr char kByte[] = R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))";
 constexpr char kDuration[] =
     R"(P((\d+D|\d+M(\d+D)?|\d+Y(\d+M(\d+D)?)?)(T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S))?|)"
     R"(T(\d+H(\d+M(\d+S)?)?|\d+M(\d+S)?|\d+S)|\d+W))";
-constexpr char kUuid[] = R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})";
+constexpr char kUuid[] =
+    R"([0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12})";
 
 // Forms with at most one gap, and without an IPv4 address in them.
 std::string Ipv6() {
@@ -32,7 +33,8 @@ std::string Ipv6() {
     forms += "|";
     if (before == 0) forms += ":";
     if (before > 0) forms += "(" + group + ":){" + std::to_string(before) + "}";
-    forms += after == 0 ? ":" : ":(" + group + "(:" + group + "){0," + std::to_string(after - 1) + "})?";
+    forms +=
+        after == 0 ? ":" : ":(" + group + "(:" + group + "){0," + std::to_string(after - 1) + "})?";
   }
   return forms;
 }
@@ -61,7 +63,8 @@ Formats AllFormats() {
   Put(formats, "time", kTime);
   Put(formats, "date-time", std::string(kDate) + "T" + kTime);
   Put(formats, "duration", kDuration);
-  Put(formats, "email", R"([\w%+-]{1,20}(\.[\w%+-]{1,20}){0,2}@()" + label + R"(\.){1,3}[A-Za-z]{2,24})");
+  Put(formats, "email",
+      R"([\w%+-]{1,20}(\.[\w%+-]{1,20}){0,2}@()" + label + R"(\.){1,3}[A-Za-z]{2,24})");
   Put(formats, "hostname", "(" + label + R"(\.){0,2})" + label);
   Put(formats, "ipv4", "(" + byte + R"(\.){3})" + byte);
   Put(formats, "ipv6", Ipv6());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/format/schema/char_set.h"
+#include "engine/format/schema/patterns/char_set.h"
 
 namespace eta::schema {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8_characters.h"
-#include "engine/format/schema/pattern.h"
+#include "engine/format/schema/patterns/pattern.h"
 
 namespace eta::schema {
 namespace {
@@ -38,8 +38,8 @@ bool IsQuantifier(char32_t c) {
 // A piece of a pattern.
 struct Piece {
   std::vector<PatternStep> steps;
-  std::string text;      // as the library has it
-  bool sayable = true;   // some of what it matches needs no escapes
+  std::string text;     // as the library has it
+  bool sayable = true;  // some of what it matches needs no escapes
   Lengths lengths = {0, 0};
   int32_t repeated = -1;  // it is this set, repeated
 };
@@ -114,9 +114,9 @@ absl::StatusOr<Piece> Repeat(const Piece& piece, const Lengths& count) {
     const std::string high = open ? std::string() : absl::StrCat(count.high);
     repeated.text = absl::StrCat(piece.text, "{", count.low, ",", high, "}");
   }
-  repeated.lengths = {Times(piece.lengths.low, count.low),
-                      open && piece.lengths.high > 0 ? kUnbounded
-                                                     : Times(piece.lengths.high, count.high)};
+  repeated.lengths = {
+      Times(piece.lengths.low, count.low),
+      open && piece.lengths.high > 0 ? kUnbounded : Times(piece.lengths.high, count.high)};
   const bool one = piece.lengths == Lengths{1, 1};
   repeated.repeated = one ? piece.repeated : -1;
   return repeated;
@@ -257,7 +257,8 @@ class PatternParser {
 
   Piece Anything() {
     Piece any;
-    any.steps = {{.next = 1, .other = 3}, {.set = SetOf(CharSet::All())}, {.next = -2, .other = -2}};
+    any.steps = {
+        {.next = 1, .other = 3}, {.set = SetOf(CharSet::All())}, {.next = -2, .other = -2}};
     any.text = CharSet::PlainInJson().Text() + "*";
     any.lengths = {0, kUnbounded};
     steps_ += any.steps.size();
@@ -398,8 +399,9 @@ class PatternParser {
         }
         if (c < '!' || c > '~' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
             (c >= 'A' && c <= 'Z') || c == '_') {
-          return Unknown(c >= '!' && c <= '~' ? absl::StrCat("\\", std::string(1, static_cast<char>(c)))
-                                              : std::string("a backslash before such a character"));
+          return Unknown(c >= '!' && c <= '~'
+                             ? absl::StrCat("\\", std::string(1, static_cast<char>(c)))
+                             : std::string("a backslash before such a character"));
         }
         break;
     }

@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/format/schema/json_number.h"
+#include "engine/format/schema/json/json_number.h"
 
 #include <cmath>
 #include <string>

@@ -1,9 +1,10 @@
-// Formats of strings as patterns: each matches nothing but what its standard allows, and most of it.
+// Formats of strings as patterns: each matches nothing but what its standard allows, and most of
+// it.
 #pragma once
 
 #include <string_view>
 
-#include "engine/format/schema/pattern.h"
+#include "engine/format/schema/patterns/pattern.h"
 
 namespace eta::schema {
 

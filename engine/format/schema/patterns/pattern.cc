@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/format/schema/pattern.h"
+#include "engine/format/schema/patterns/pattern.h"
 
 #include <algorithm>
 #include <utility>
