@@ -80,7 +80,9 @@ class Resolver {
         return RefuseSchema(model_.text, model_.nodes[*node.names].at,
                             "propertyNames must be of strings");
       }
-      if (!node.HasValues()) RETURN_IF_ERROR(CheckApart(node));
+      if (node.HasValues()) continue;
+      RETURN_IF_ERROR(CheckExcluded(node));
+      RETURN_IF_ERROR(CheckApart(node));
     }
     return absl::OkStatus();
   }
@@ -179,6 +181,20 @@ class Resolver {
     return !node.more_properties || IsPossible(*node.more_properties);
   }
 
+  // A property that can have no value must not be there. That is enforced by not naming it.
+  absl::Status CheckExcluded(const SchemaNode& node) const {
+    if (!(node.possible_types & kObjectType) || !HasMoreProperties(model_, node)) {
+      return absl::OkStatus();
+    }
+    for (const SchemaProperty& property : node.properties) {
+      if (property.node == kNoNode || IsPossible(property.node)) continue;
+      return RefuseSchema(
+          model_.text, model_.nodes[property.node].at,
+          "a property that can have no value is enforced where additionalProperties is false only");
+    }
+    return absl::OkStatus();
+  }
+
   // The branches of oneOf that have values must exclude each other: they are enforced as anyOf.
   absl::Status CheckApart(const SchemaNode& node) const {
     for (size_t i = 0; i < node.one_of.size(); ++i) {
@@ -186,10 +202,12 @@ class Resolver {
         const SchemaNode& a = Plain(node.one_of[i]);
         const SchemaNode& b = Plain(node.one_of[j]);
         if (a.possible && b.possible && !AreApart(a, b)) {
-          return RefuseSchema(model_.text, model_.nodes[node.one_of[j]].at,
-                              "this branch of oneOf may hold together with another; tell them "
-                              "apart by their types, "
-                              "by a required property with a const of its own, or take anyOf");
+          return RefuseSchema(
+              model_.text, model_.nodes[node.one_of[j]].at,
+              "this branch of oneOf may hold together with another: tell them apart by their "
+              "types, "
+              "by required properties that others do not have, or by one with a const of its own; "
+              "or take anyOf");
         }
       }
     }
@@ -210,6 +228,7 @@ class Resolver {
     if (a.HasValues() && b.HasValues()) return ShareNoValue(a, b);
     if (a.HasValues() || b.HasValues() || a.Joins() || b.Joins()) return false;
     if ((Wide(a.value_types) & Wide(b.value_types)) != kObjectType) return false;
+    if (LacksWhatNeeds(a, b) && LacksWhatNeeds(b, a)) return true;
     for (const SchemaProperty& property : a.properties) {
       if (!property.required || property.node == kNoNode) continue;
       const auto found = std::lower_bound(b.by_name.begin(), b.by_name.end(),
@@ -222,6 +241,16 @@ class Resolver {
       if (ours.HasValues() && theirs.HasValues() && ShareNoValue(ours, theirs)) return true;
     }
     return false;
+  }
+
+  // Whether no answer for `a` has all that `b` requires: it names all that there may be.
+  bool LacksWhatNeeds(const SchemaNode& a, const SchemaNode& b) const {
+    if (HasMoreProperties(model_, a)) return false;
+    return std::any_of(b.properties.begin(), b.properties.end(), [&](const SchemaProperty& needed) {
+      return needed.required &&
+             std::none_of(a.properties.begin(), a.properties.end(),
+                          [&](const SchemaProperty& own) { return own.name == needed.name; });
+    });
   }
 
   // Of texts, integers, null, true and false only, which are compared by a word.

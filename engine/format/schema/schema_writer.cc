@@ -66,8 +66,33 @@ class SchemaWriter {
     }
     return absl::StrCat("\"$ref\":\"#/$defs/n", number, "\"");
   }
+  // What the library has a rule of its own for stands where it is used.
   std::string Reference(uint32_t node) {
-    return model_.nodes[node].IsAny() ? "{}" : "{" + Name(node) + "}";
+    const SchemaNode& meant = model_.nodes[node];
+    if (meant.IsAny()) return "{}";
+    const bool plain = !meant.HasValues() && !meant.Joins();
+    switch (plain ? meant.possible_types : 0) {
+      case kNullType:
+        return "{\"type\":\"null\"}";
+      case kBooleanType:
+        return "{\"type\":\"boolean\"}";
+      case kIntegerType:
+        if (meant.bounds.empty() && meant.multiple_of.value_or(1) == 1) {
+          return "{\"type\":\"integer\"}";
+        }
+        break;
+      case kNumberType:
+        if (meant.bounds.empty()) return "{\"type\":\"number\"}";
+        break;
+      case kStringType:
+        if (!meant.pattern && meant.format == nullptr && LengthsOf(meant) == Lengths()) {
+          return "{\"type\":\"string\"}";
+        }
+        break;
+      default:
+        break;
+    }
+    return "{" + Name(node) + "}";
   }
 
   absl::StatusOr<std::string> Body(const SchemaNode& node) {
@@ -225,9 +250,6 @@ class SchemaWriter {
     const bool more =
         whole && HasMoreItems(model_, node) && (!node.items || IsPossible(*node.items));
     const bool any = !node.items || model_.nodes[*node.items].IsAny();
-    if (more && any && node.prefix.empty() && node.min_items == 0 && !node.max_items) {
-      return "{\"type\":\"array\"}";
-    }
     if (node.max_items && *node.max_items < most) most = static_cast<size_t>(*node.max_items);
     std::string body = "{\"type\":\"array\",";
     if (most > 0) {
@@ -257,11 +279,6 @@ class SchemaWriter {
 
   std::string ObjectBody(const SchemaNode& node) {
     const std::string more = MoreProperties(node);
-    const bool free_names = !node.names && node.matched.empty();
-    if (node.properties.empty() && more == "{}" && free_names && node.min_properties == 0 &&
-        !node.max_properties) {
-      return "{\"type\":\"object\"}";
-    }
     std::vector<std::string> properties;
     std::vector<std::string> required;
     for (const SchemaProperty& property : node.properties) {

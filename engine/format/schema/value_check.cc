@@ -49,7 +49,8 @@ bool ValueCheck::Accepts(uint32_t node, uint32_t value) {
     const bool over = frame.next == frame.end || (way == Way::kAll && failed) ||
                       (way == Way::kAny && frame.held > 0) || (way == Way::kOne && frame.held > 1);
     if (!over) {
-      Begin(goals_[frame.next++]);
+      const Goal next = goals_[frame.next++];  // goals_ grows meanwhile
+      Begin(next);
       continue;
     }
     const Frame ended = frame;
