@@ -29,9 +29,8 @@ int CompareWhole(const Number& a, const Number& b) {
 
 // A whole number against one that is float64.
 int CompareMixed(const Number& whole, double other) {
-  if (whole.digits.size() <= kExactDigits || !std::isfinite(other)) {
-    return Sign(whole.value < other ? -1.0 : whole.value > other ? 1.0 : 0.0);
-  }
+  if (!std::isfinite(other)) return -Sign(other);
+  if (whole.digits.size() <= kExactDigits) return Sign(whole.value - other);
   const double cut = std::trunc(other);
   const std::string text = absl::StrFormat("%.0f", cut);
   const int order = CompareWhole(whole, Number(text));
