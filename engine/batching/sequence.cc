@@ -53,7 +53,8 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                options_.request.stopping.min_tokens, EndIds(options_.request.stopping, config),
                options_.seed, tokens_),
       text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
-            options_.request.stopping.include_stop, options_.request.output.special_tokens),
+            options_.request.stopping.include_stop, options_.request.output.special_tokens,
+            options_.request.output.marks),
       layers_(options_.request.output.layer_statistics ? static_cast<size_t>(config.num_layers)
                                                        : 0) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
@@ -167,7 +168,10 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
   }
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
-  if (output.text) unsent_.text = std::move(emission.text);
+  if (output.text) {
+    unsent_.text = std::move(emission.text);
+    if (emission.marked) unsent_.marks.push_back({.at = unsent_.text.size(), .id = row.token});
+  }
   AddId(row);
   if (emission.matched_stop) {
     return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
@@ -181,7 +185,9 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
 void Sequence::Emit() {
   (void)ETA_FAILPOINT(kEngineDeliver);
   DeltaEvent delta = std::exchange(unsent_, {});
-  if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
+  if (delta.text.empty() && delta.marks.empty() && delta.ids.empty() && delta.logprobs.empty()) {
+    return;
+  }
   options_.sink->OnDelta(std::move(delta));
 }
 
