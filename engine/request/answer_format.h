@@ -16,6 +16,7 @@ enum class AnswerFormatKind : uint8_t {
   kChoice,         // one of `choices`
   kStructuralTag,  // free text with tagged parts that are bound: the JSON of a structural tag
 };
+inline constexpr int kAnswerFormatKinds = 6;
 
 struct AnswerFormat {
   AnswerFormatKind kind = AnswerFormatKind::kJsonObject;

@@ -137,6 +137,8 @@ v1::FinishReason Convert(FinishReason in) {
       return v1::FINISH_REASON_STOP_STRING;
     case FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kCutOff:
+      return v1::FINISH_REASON_CUT_OFF;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }

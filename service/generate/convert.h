@@ -13,7 +13,8 @@ namespace eta {
 
 // Takes what the fields say; ValidateRequest judges the values. Errors are those of the form alone:
 // no prompt, an enum value that this build does not know, half a logit bias. Left to the caller:
-// tenant, deadline, an absent request id, and the profile that attention().profile() names.
+// tenant, deadline, an absent request id, the format (convert_format.h), and the profile that
+// attention().profile() names.
 absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
 
 // Unspecified where it was used.

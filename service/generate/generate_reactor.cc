@@ -6,6 +6,7 @@
 #include "engine/request/request_validation.h"
 #include "service/calls/admission.h"
 #include "service/generate/convert.h"
+#include "service/generate/convert_format.h"
 #include "service/wire/request_id.h"
 
 namespace eta {
@@ -34,6 +35,9 @@ absl::Status GenerateReactor::Read(const grpc::ByteBuffer& message) {
   }
   Wish wish;
   ASSIGN_OR_RETURN(wish.request, ToRequest(parsed));
+  if (parsed.has_format()) {
+    ASSIGN_OR_RETURN(wish.format, ToFormat(parsed.format()));
+  }
   if (parsed.attention().has_profile()) {
     wish.profile = parsed.attention().profile();
     wish.profile_field = "attention.profile";

@@ -16,6 +16,9 @@
 namespace eta::ctl {
 namespace {
 
+constexpr char kCutOff[] =
+    "etactl: cut off: --max_tokens came before the answer was what its format asks for\n";
+
 double Seconds(const google::protobuf::Duration& duration) {
   return static_cast<double>(google::protobuf::util::TimeUtil::DurationToNanoseconds(duration)) *
          1e-9;
@@ -103,7 +106,10 @@ void AnswerDisplay::End() {
   progress_.Clear();
   if (!json_ && !ends_line_ && (safe_text_ || !quiet_)) std::fputc('\n', stdout);
   std::fflush(stdout);
-  if (quiet_ || !finished_.has_value()) return;
+  if (!finished_.has_value()) return;
+  // Also for a program, which would take it for an answer.
+  if (finished_->finish_reason() == v1::FINISH_REASON_CUT_OFF) std::fputs(kCutOff, stderr);
+  if (quiet_) return;
   std::string line = DescribeStatistics(started_, *finished_);
   if (!greedy_) absl::StrAppend(&line, ", seed ", started_.seed());
   std::fprintf(stderr, "%s\n", line.c_str());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/front/engine.h"
+#include "tests/testing/engine/puppet_formats.h"
 
 namespace eta::testing {
 
@@ -88,6 +89,7 @@ class PuppetEngine final : public Engine {
   // The interface of Engine:
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
+  PuppetFormats& formats() override { return formats_; }
   absl::StatusOr<int64_t> Check(const Request& request) const override;
   // The request keeps its prompt as it came, for the test to look at.
   absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
@@ -107,6 +109,7 @@ class PuppetEngine final : public Engine {
  private:
   EngineInfo info_;
   const Limits limits_;
+  PuppetFormats formats_;
   mutable std::atomic<int64_t> tokenized_bytes_ = 0;
 
   mutable std::mutex mutex_;
