@@ -153,15 +153,22 @@ class Builder {
   bool is_list_ = false;
 };
 
+bool MustCall(const Chat& chat) {
+  return chat.tool_to_call || chat.tool_choice == ToolChoice::kRequired;
+}
+
 }  // namespace
 
+bool WantsToolFormat(const Chat& chat) {
+  if (MustCall(chat)) return !chat.tools.empty();
+  return chat.tool_choice != ToolChoice::kNone &&
+         std::any_of(chat.tools.begin(), chat.tools.end(),
+                     [](const Tool& tool) { return tool.strict; });
+}
+
 std::optional<AnswerFormat> ToolFormat(const Chat& chat, const AnswerForm& form) {
-  const ToolChoice choice = chat.tool_choice.value_or(ToolChoice::kAuto);
-  const bool must_call = chat.tool_to_call || choice == ToolChoice::kRequired;
-  const bool is_strict =
-      choice == ToolChoice::kAuto && std::any_of(chat.tools.begin(), chat.tools.end(),
-                                                 [](const Tool& tool) { return tool.strict; });
-  if (chat.tools.empty() || !(must_call || is_strict)) return std::nullopt;
+  if (!WantsToolFormat(chat)) return std::nullopt;
+  const bool must_call = MustCall(chat);
   static const Tool kAnyArguments = {
       .name = {}, .description = {}, .parameters_json = R"({"type":"object"})"};
   std::vector<Tool> loose;

@@ -14,6 +14,9 @@ namespace eta {
 // parameters accept; of a model that calls bare exactly one. Else, with a strict tool, free text in
 // which calls are such. Absent: the answer is not bound. REQUIRES: ValidateChat; form.calls is
 // known.
+//
+// Whether there is one tells WantsToolFormat, of any chat.
+bool WantsToolFormat(const Chat& chat);
 std::optional<AnswerFormat> ToolFormat(const Chat& chat, const AnswerForm& form);
 
 }  // namespace eta
