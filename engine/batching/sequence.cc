@@ -60,7 +60,8 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                options_.request.format != nullptr ? 0 : options_.request.stopping.min_tokens,
                EndIds(options_.request.stopping, config), options_.seed, tokens_),
       text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
-            options_.request.stopping.include_stop, options_.request.output.special_tokens),
+            options_.request.stopping.include_stop, options_.request.output.special_tokens,
+            options_.request.output.marks),
       bound_(options_.request.format == nullptr
                  ? nullptr
                  : std::make_shared<BoundAnswer>(options_.request, config, tokenizer)),
@@ -180,7 +181,10 @@ absl::StatusOr<bool> Sequence::Accept(const SampleRow& row, Clock::time_point no
   if (stops) return FinishAt(row, FinishReason::kStopToken);
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
-  if (output.text) unsent_.text = std::move(emission.text);
+  if (output.text) {
+    unsent_.text = std::move(emission.text);
+    if (emission.marked) unsent_.marks.push_back({.at = unsent_.text.size(), .id = row.token});
+  }
   AddId(row);
   if (emission.matched_stop) {
     return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
@@ -194,7 +198,9 @@ absl::StatusOr<bool> Sequence::Accept(const SampleRow& row, Clock::time_point no
 void Sequence::Emit() {
   (void)ETA_FAILPOINT(kEngineDeliver);
   DeltaEvent delta = std::exchange(unsent_, {});
-  if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
+  if (delta.text.empty() && delta.marks.empty() && delta.ids.empty() && delta.logprobs.empty()) {
+    return;
+  }
   options_.sink->OnDelta(std::move(delta));
 }
 

@@ -159,6 +159,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.kv_bytes = cache_->bytes();
   info_.prefix_cache = options_.prefix_cache;
   info_.chat_refusal = chats_->refusal();
+  info_.answer_form = chats_->form();
   info_.chat_template_refused = chats_->template_refused();
   if (options_.kv_events != nullptr) {
     recorder_ =

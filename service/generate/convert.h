@@ -26,7 +26,7 @@ v1::GenerateResponse ToMessage(DeltaEvent event);
 v1::GenerateResponse ToMessage(const FinishedEvent& event);
 
 // Appends `next` to `last` if both are deltas, or both prefill progress: the reader sees the same
-// text, ids and log-probabilities in fewer messages. False: they cannot be one message.
+// text, calls, ids and log-probabilities in fewer messages. False: they cannot be one message.
 bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next);
 
 }  // namespace eta

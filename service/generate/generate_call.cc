@@ -266,7 +266,7 @@ absl::Status GenerateCall::Queue() {
   ASSIGN_OR_RETURN(auto prepared, service_.engine.Prepare(std::move(request_)));
   RETURN_IF_ERROR(call_lease().Charge(
       answers() * (prepared.prompt_tokens() + prepared.request.stopping.max_tokens)));
-  OnPrompt(prepared.prompt);
+  OnPrompt(prepared);
   return QueueAnswers(std::move(prepared));
 }
 

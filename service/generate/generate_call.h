@@ -76,8 +76,8 @@ class GenerateCall : public LiveStream {
   virtual void OnPrefill(int32_t i, PrefillEvent event) = 0;
   virtual void OnDelta(int32_t i, DeltaEvent event) = 0;
   virtual void OnFinished(int32_t i, const FinishedEvent& event) = 0;
-  // The tokens of the prompt, before any event.
-  virtual void OnPrompt(std::span<const int32_t> /*ids*/) {}
+  // The prompt as tokens, before any event.
+  virtual void OnPrompt(const PreparedRequest& /*prepared*/) {}
   // The answer was cancelled, or the whole call before its answers were queued. True: that is a
   // good end for it.
   virtual bool OnCancelled(int32_t /*i*/, const FinishedEvent& /*so_far*/) { return false; }

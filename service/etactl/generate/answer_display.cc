@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "service/etactl/generate/chat_tools.h"
 #include "service/etactl/json.h"
 #include "service/etactl/view/terminal.h"
 #include "service/wire/attention_message.h"
@@ -90,10 +92,12 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
     case v1::GenerateResponse::kDelta:
       progress_.Clear();
       text_ += response.delta().text();
+      if (!json_ && !quiet_) ShowReasoning(response.delta().reasoning());
       if (!json_) ShowText(response.delta().text());
       break;
     case v1::GenerateResponse::kFinished:
       finished_ = response.finished();
+      if (!json_) ShowCalls();
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
@@ -104,6 +108,7 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
 
 void AnswerDisplay::End() {
   progress_.Clear();
+  if (std::exchange(reasons_, false)) std::fputc('\n', stderr);
   if (!json_ && !ends_line_ && (safe_text_ || !quiet_)) std::fputc('\n', stdout);
   std::fflush(stdout);
   if (!finished_.has_value()) return;
@@ -120,8 +125,22 @@ void AnswerDisplay::End() {
   }
 }
 
+// Calls are a part of the answer, a line each.
+void AnswerDisplay::ShowCalls() {
+  for (const v1::ToolCall& call : finished_->tool_calls()) {
+    ShowText(absl::StrCat(ends_line_ ? "" : "\n", CallLine(call), "\n"));
+  }
+}
+
+void AnswerDisplay::ShowReasoning(const std::string& text) {
+  if (text.empty()) return;
+  if (!std::exchange(reasons_, true)) std::fputs("(reasoning) ", stderr);
+  std::fputs(WithoutControls(text).c_str(), stderr);
+}
+
 void AnswerDisplay::ShowText(const std::string& text) {
   if (text.empty()) return;
+  if (std::exchange(reasons_, false)) std::fputc('\n', stderr);
   const std::string shown = safe_text_ ? WithoutControls(text) : text;
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   ends_line_ = shown.back() == '\n';
