@@ -13,7 +13,8 @@ namespace eta {
 namespace {
 
 absl::Status AnswerInvalid(const std::string& what) {
-  return MakeError(absl::StatusCode::kInternal, "the answer is not what its format asks for: " + what,
+  return MakeError(absl::StatusCode::kInternal,
+                   "the answer is not what its format asks for: " + what,
                    {.reason = "ANSWER_INVALID"});
 }
 

@@ -10,14 +10,14 @@ namespace eta {
 absl::StatusOr<Lease> CompileQueue::Enter(const std::string& tenant, const std::string& key,
                                           Clock::time_point deadline) {
   MutexLock lock(mutex_);
-  const auto waiting = std::count_if(
-      places_.begin(), places_.end(),
-      [&](const Place& place) { return !place.running && place.tenant == tenant; });
+  const auto waiting = std::count_if(places_.begin(), places_.end(), [&](const Place& place) {
+    return !place.running && place.tenant == tenant;
+  });
   if (waiting >= kMaxWaiting) {
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("format: ", kMaxWaiting,
-                                  " formats of this tenant wait to be compiled"),
-                     {.reason = "QUEUE_FULL", .field = "format"});
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("format: ", kMaxWaiting, " formats of this tenant wait to be compiled"),
+        {.reason = "QUEUE_FULL", .field = "format"});
   }
   const auto place = places_.insert(places_.end(), {.tenant = tenant, .key = key});
   Admit();

@@ -30,8 +30,8 @@ absl::Status CheckText(const std::string& field, std::string_view text, size_t m
 absl::Status CheckChoices(const AnswerFormat& format) {
   const std::string field = FieldOf(format.kind);
   if (format.choices.empty() || format.choices.size() > kMaxChoices) {
-    return InvalidField(field,
-                        absl::StrCat("1 to ", kMaxChoices, " choices, not ", format.choices.size()));
+    return InvalidField(
+        field, absl::StrCat("1 to ", kMaxChoices, " choices, not ", format.choices.size()));
   }
   size_t bytes = 0;
   std::set<std::string_view> seen;
@@ -42,8 +42,8 @@ absl::Status CheckChoices(const AnswerFormat& format) {
     if (!seen.insert(choice).second) return InvalidField(field, "no choice may be there twice");
   }
   if (bytes > kMaxFormatBytes) {
-    return InvalidField(field, absl::StrCat("at most ", kMaxFormatBytes, " bytes in all, not ",
-                                            bytes));
+    return InvalidField(field,
+                        absl::StrCat("at most ", kMaxFormatBytes, " bytes in all, not ", bytes));
   }
   return absl::OkStatus();
 }

@@ -40,8 +40,7 @@ absl::StatusOr<std::unique_ptr<FormatCompiler>> HelperCompiler::Create(
 }
 
 HelperCompiler::HelperCompiler(const FormatOptions& options, FormatHelper& helper,
-                               FormatVocabulary vocabulary,
-                               std::unique_ptr<GrammarLibrary> library)
+                               FormatVocabulary vocabulary, std::unique_ptr<GrammarLibrary> library)
     : options_(options),
       helper_(helper),
       vocabulary_(std::move(vocabulary)),

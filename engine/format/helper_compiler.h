@@ -18,9 +18,9 @@
 namespace eta {
 
 struct FormatOptions {
-  std::chrono::milliseconds compile_timeout{10'000};   // of one format
-  int64_t cache_bytes = int64_t{256} << 20;            // of formats that are kept
-  int32_t max_compiling = 4;                           // at a time
+  std::chrono::milliseconds compile_timeout{10'000};  // of one format
+  int64_t cache_bytes = int64_t{256} << 20;           // of formats that are kept
+  int32_t max_compiling = 4;                          // at a time
 };
 
 class HelperCompiler final : public FormatCompiler {

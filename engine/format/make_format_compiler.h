@@ -10,10 +10,10 @@
 
 namespace eta {
 
-// `helper` outlives it; null: the program has none. Where formats cannot be compiled it refuses them
-// all: UNIMPLEMENTED (UNSUPPORTED_BY_SERVER), this build has no library for it, or no helper was
-// started; FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL), the model knows ids only or no end of text;
-// UNAVAILABLE (FORMATS_UNAVAILABLE), the helper has died. Errors of MakeGrammarLibrary.
+// `helper` outlives it; null: the program has none. Where formats cannot be compiled it refuses
+// them all: UNIMPLEMENTED (UNSUPPORTED_BY_SERVER), this build has no library for it, or no helper
+// was started; FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL), the model knows ids only or no end of
+// text; UNAVAILABLE (FORMATS_UNAVAILABLE), the helper has died. Errors of MakeGrammarLibrary.
 absl::StatusOr<std::unique_ptr<FormatCompiler>> MakeFormatCompiler(const FormatOptions& options,
                                                                    FormatHelper* helper,
                                                                    const Tokenizer& tokenizer);

@@ -93,7 +93,9 @@ class Reader {
   absl::Status ReadObject(Json& part) {
     const auto schema = part.find("json_schema");
     if (schema != part.end()) {
-      RETURN_IF_ERROR(InField(kField, CheckSchema(schema->dump())));
+      const auto enforceable = EnforceableSchema(schema->dump());
+      if (!enforceable.ok()) return InField(kField, enforceable.status());
+      *schema = Json::parse(*enforceable, nullptr, /*allow_exceptions=*/false);
       part["max_whitespace_cnt"] = kMaxWhiteSpace;
     }
     const auto type = part.find("type");

@@ -1,5 +1,6 @@
-// The JSON of a structural tag as it is compiled: every schema in it checked, its white space
-// bounded, and the special tokens that it names told apart from the text that spells them.
+// The JSON of a structural tag as it is compiled: every schema in it as EnforceableSchema says it
+// (schema/schema_check.h), its white space bounded, and the special tokens that it names told apart
+// from the text that spells them.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ struct StructuralTag {
   bool by_tokens = false;
 };
 
-// `text` is {"type": "structural_tag", "format": {...}}, or the older form of vLLM with "structures"
-// and "triggers". INVALID_ARGUMENT (INVALID_FIELD), field format.structural_tag: it is no such JSON,
-// is too deep, or has a schema that CheckSchema refuses.
+// `text` is {"type": "structural_tag", "format": {...}}, or the older form of vLLM with
+// "structures" and "triggers". INVALID_ARGUMENT (INVALID_FIELD), field format.structural_tag: it is
+// no such JSON, is too deep, or has a schema that cannot be enforced.
 absl::StatusOr<StructuralTag> ReadStructuralTag(std::string_view text,
                                                 const FormatVocabulary& vocabulary);
 

@@ -51,12 +51,12 @@ constexpr int kSocketCalls[] = {SCMP_SYS(socket), SCMP_SYS(socketpair), SCMP_SYS
 
 // By name; what is open already can be used.
 constexpr int kFileCalls[] = {
-    SCMP_SYS(open),     SCMP_SYS(openat),    SCMP_SYS(openat2),   SCMP_SYS(creat),
-    SCMP_SYS(unlink),   SCMP_SYS(unlinkat),  SCMP_SYS(rename),    SCMP_SYS(renameat),
-    SCMP_SYS(mkdir),    SCMP_SYS(mkdirat),   SCMP_SYS(renameat2), SCMP_SYS(rmdir),
-    SCMP_SYS(link),     SCMP_SYS(linkat),    SCMP_SYS(symlink),   SCMP_SYS(symlinkat),
-    SCMP_SYS(truncate), SCMP_SYS(chmod),     SCMP_SYS(fchmodat),  SCMP_SYS(chown),
-    SCMP_SYS(lchown),   SCMP_SYS(fchownat),  SCMP_SYS(setxattr),  SCMP_SYS(lsetxattr)};
+    SCMP_SYS(open),     SCMP_SYS(openat),   SCMP_SYS(openat2),   SCMP_SYS(creat),
+    SCMP_SYS(unlink),   SCMP_SYS(unlinkat), SCMP_SYS(rename),    SCMP_SYS(renameat),
+    SCMP_SYS(mkdir),    SCMP_SYS(mkdirat),  SCMP_SYS(renameat2), SCMP_SYS(rmdir),
+    SCMP_SYS(link),     SCMP_SYS(linkat),   SCMP_SYS(symlink),   SCMP_SYS(symlinkat),
+    SCMP_SYS(truncate), SCMP_SYS(chmod),    SCMP_SYS(fchmodat),  SCMP_SYS(chown),
+    SCMP_SYS(lchown),   SCMP_SYS(fchownat), SCMP_SYS(setxattr),  SCMP_SYS(lsetxattr)};
 
 constexpr uint64_t kInt = 0xffffffff;  // the kernel reads these arguments as 32 bits
 constexpr unsigned kLastFamily = 63;   // the kernel knows 46 of them

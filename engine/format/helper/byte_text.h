@@ -15,7 +15,9 @@ namespace eta {
 
 class ByteWriter {
  public:
-  void Number(uint32_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void Number(uint32_t value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
   void Text(std::string_view text) {
     Number(static_cast<uint32_t>(text.size()));
     bytes_.append(text);

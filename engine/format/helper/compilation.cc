@@ -20,7 +20,8 @@ constexpr bool kBoundsMemory = false;
 #else
 constexpr bool kBoundsMemory = true;
 #endif
-constexpr rlim_t kStackBytes = rlim_t{64} << 20;  // the library calls itself, as deep as a format is
+constexpr rlim_t kStackBytes = rlim_t{64}
+                               << 20;  // the library calls itself, as deep as a format is
 
 // The address space that this process has taken already.
 rlim_t BytesNow() {

@@ -53,14 +53,21 @@ absl::Status Invalid(std::string_view reason) {
 absl::StatusOr<std::unique_ptr<FormatHelper>> FormatHelper::Start(FormatHelperOptions options) {
   ASSIGN_OR_RETURN(SocketPair sockets, MakeSocketPair());
   const pid_t server = getpid();
+  // The helper unblocks signals once it ignores those that are for the server.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   const pid_t pid = fork();
-  if (pid < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no process to compile formats in: ", std::strerror(errno)));
-  }
+  const int error = errno;
   if (pid == 0) {
     sockets.ours.Reset();
     RunHelper(options, server, std::move(sockets.theirs));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no process to compile formats in: ", std::strerror(error)));
   }
   return std::unique_ptr<FormatHelper>(
       new FormatHelper(std::move(options), pid, std::move(sockets.ours)));
@@ -74,8 +81,8 @@ FormatHelper::~FormatHelper() {
 
 absl::Status FormatHelper::SetVocabulary(const FormatVocabulary& vocabulary) {
   const MutexLock lock(mutex_);
-  const absl::Status sent = SendText(socket_.get(), kVocabularyPart, kVocabularyEnd,
-                                     BytesOf(vocabulary), kNoDeadline);
+  const absl::Status sent =
+      SendText(socket_.get(), kVocabularyPart, kVocabularyEnd, BytesOf(vocabulary), kNoDeadline);
   return sent.ok() ? sent : HelperDied();
 }
 
@@ -85,8 +92,8 @@ absl::StatusOr<Descriptor> FormatHelper::BeginChild(std::chrono::milliseconds li
   ByteWriter milliseconds;
   milliseconds.Number(static_cast<uint32_t>(std::clamp<int64_t>(limit.count(), 1, UINT32_MAX)));
   const MutexLock lock(mutex_);
-  const absl::Status sent = SendPacket(socket_.get(), kCompile, milliseconds.Release(), deadline,
-                                       sockets.theirs.get());
+  const absl::Status sent =
+      SendPacket(socket_.get(), kCompile, milliseconds.Release(), deadline, sockets.theirs.get());
   if (absl::IsDeadlineExceeded(sent)) return sent;
   if (!sent.ok()) return HelperDied();
   return std::move(sockets.ours);

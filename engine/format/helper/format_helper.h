@@ -55,7 +55,8 @@ class FormatHelper {
   // most until `deadline`. Any thread. Not to be trusted: whoever sent the format may have had a
   // hand in it. INVALID_ARGUMENT: what it says; DEADLINE_EXCEEDED (FORMAT_TOO_SLOW): `limit` is
   // over; DEADLINE_EXCEEDED (DEADLINE_QUEUED): `deadline` has passed before; RESOURCE_EXHAUSTED
-  // (FORMAT_TOO_LARGE): it took more memory; UNAVAILABLE (FORMATS_UNAVAILABLE): the helper has died.
+  // (FORMAT_TOO_LARGE): it took more memory; UNAVAILABLE (FORMATS_UNAVAILABLE): the helper has
+  // died.
   absl::StatusOr<std::string> Compile(const AnswerFormat& format, std::chrono::milliseconds limit,
                                       Clock::time_point deadline);
 
@@ -66,8 +67,8 @@ class FormatHelper {
       : options_(std::move(options)), pid_(pid), socket_(std::move(socket)) {}
 
   // A new child has the other end of the socket that this returns.
-  absl::StatusOr<Descriptor> BeginChild(std::chrono::milliseconds limit,
-                                        Clock::time_point deadline) EXCLUDES(mutex_);
+  absl::StatusOr<Descriptor> BeginChild(std::chrono::milliseconds limit, Clock::time_point deadline)
+      EXCLUDES(mutex_);
 
   const FormatHelperOptions options_;
   const pid_t pid_;

@@ -136,9 +136,8 @@ class Helper {
       Tell(packet->descriptor, kTooLarge, {});
       return true;
     }
-    children_.push_back({.pid = pid,
-                         .socket = std::move(packet->descriptor),
-                         .deadline = Clock::now() + limit});
+    children_.push_back(
+        {.pid = pid, .socket = std::move(packet->descriptor), .deadline = Clock::now() + limit});
     return true;
   }
 

@@ -15,7 +15,7 @@ inline constexpr char kFormatEnd = 'F';
 // Child to server:
 inline constexpr char kResultPart = 'r';
 inline constexpr char kResultEnd = 'R';
-inline constexpr char kInvalid = 'I';   // why the format is refused
+inline constexpr char kInvalid = 'I';  // why the format is refused
 inline constexpr char kNoMemory = 'M';
 // Helper to server, of a child that did not end by itself:
 inline constexpr char kTooSlow = 'T';

@@ -49,7 +49,7 @@ Descriptor DescriptorOf(msghdr& message) {
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
       header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return {};
+    return Descriptor();
   }
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
@@ -68,9 +68,9 @@ absl::StatusOr<SocketPair> MakeSocketPair() {
 
 absl::Status SendPacket(int socket, char letter, std::string_view bytes, Clock::time_point deadline,
                         int descriptor) {
-  std::array<iovec, 2> parts = {{{.iov_base = &letter, .iov_len = 1},
-                                 {.iov_base = const_cast<char*>(bytes.data()),
-                                  .iov_len = bytes.size()}}};
+  std::array<iovec, 2> parts = {
+      {{.iov_base = &letter, .iov_len = 1},
+       {.iov_base = const_cast<char*>(bytes.data()), .iov_len = bytes.size()}}};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
@@ -121,7 +121,10 @@ absl::StatusOr<Packet> ReceivePacket(int socket, Clock::time_point deadline) {
     message.msg_control = ancillary.bytes.data();
     message.msg_controllen = ancillary.bytes.size();
     const ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (size < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    // The last is told once, before what can still be read: the other side left something unread.
+    const bool again = size < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ||
+                                    errno == ECONNRESET);
+    if (again) continue;
     if (size <= 0) return Ended();
     packet.descriptor = DescriptorOf(message);
     if ((message.msg_flags & MSG_TRUNC) != 0) return Ended();

@@ -1,7 +1,11 @@
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <variant>
@@ -16,13 +20,16 @@
 #include "engine/format/library/grammar_library.h"
 #include "engine/format/library/xgrammar_log.h"
 #include "engine/format/library/xgrammar_matcher.h"
+#include "engine/format/schema/schema_check.h"
 #include "engine/format/structural_tag.h"
 #include "xgrammar/xgrammar.h"
 
 namespace eta {
 namespace {
 
-constexpr int kMaxRecursion = 500;  // of the library, wherever it calls itself
+constexpr int kTriedTokens = 64;
+constexpr std::chrono::milliseconds kMostTokenTime{50};  // of a CPU
+constexpr int kMaxRecursion = 500;                       // of the library, wherever it calls itself
 constexpr char kAnyObject[] = R"({"type":"object"})";
 // Text of a special token: no UTF-8, so that no text matches it; it differs from all others, since
 // the library tells tokens apart by their bytes.
@@ -71,9 +78,10 @@ class XgrammarLibrary final : public GrammarLibrary {
   absl::StatusOr<std::string> Compile(const AnswerFormat& format) const override {
     const auto work = [&]() -> absl::StatusOr<std::string> {
       const XgrammarWarnings warnings;
-      ASSIGN_OR_RETURN(const auto grammar, CompileKind(format));
+      ASSIGN_OR_RETURN(const StructuralTag tag, TagOf(format));
+      ASSIGN_OR_RETURN(const auto grammar, CompileKind(format, tag));
       if (!warnings.first().empty()) return absl::InvalidArgumentError(warnings.first());
-      RETURN_IF_ERROR(CheckBeginning(grammar));
+      RETURN_IF_ERROR(TryToFollow(Matched(grammar, tag)));
       return grammar.SerializeJSON();
     };
     return Guarded(absl::StatusCode::kInvalidArgument, work);
@@ -86,31 +94,34 @@ class XgrammarLibrary final : public GrammarLibrary {
       if (!std::holds_alternative<xgrammar::CompiledGrammar>(read)) {
         return absl::InternalError("no compiled format");
       }
-      StructuralTag tag;
-      if (format.kind == AnswerFormatKind::kStructuralTag) {
-        ASSIGN_OR_RETURN(tag, ReadStructuralTag(format.source, *vocabulary_));
-      }
-      const auto grammar = std::make_shared<MatchedGrammar>(MatchedGrammar{
-          .grammar = std::get<xgrammar::CompiledGrammar>(std::move(read)),
-          .vocabulary_size = vocabulary_->size,
-          .forbidden = Forbidden(tag)});
+      ASSIGN_OR_RETURN(const StructuralTag tag, TagOf(format));
+      const auto grammar = Matched(std::get<xgrammar::CompiledGrammar>(std::move(read)), tag);
       return std::make_shared<BoundFormat>(BoundFormat::Parts{
           .format = format,
           .vocabulary = vocabulary_,
           .make_matcher = [grammar] { return std::make_unique<XgrammarMatcher>(grammar); },
           .by_tokens = tag.by_tokens,
-          .bytes = grammar->grammar.MemorySizeBytes() +
-                   grammar->forbidden.size() * sizeof(uint32_t)});
+          .bytes =
+              grammar->grammar.MemorySizeBytes() + grammar->forbidden.size() * sizeof(uint32_t)});
     };
     return Guarded(absl::StatusCode::kInternal, work);
   }
 
  private:
-  absl::StatusOr<xgrammar::CompiledGrammar> CompileKind(const AnswerFormat& format) const {
+  // Of another kind: an empty one.
+  absl::StatusOr<StructuralTag> TagOf(const AnswerFormat& format) const {
+    if (format.kind != AnswerFormatKind::kStructuralTag) return StructuralTag();
+    return ReadStructuralTag(format.source, *vocabulary_);
+  }
+
+  absl::StatusOr<xgrammar::CompiledGrammar> CompileKind(const AnswerFormat& format,
+                                                        const StructuralTag& tag) const {
     // One thread: the process is the bound of what a compilation takes.
     xgrammar::GrammarCompiler compiler(tokens_, /*max_threads=*/1);
-    const auto schema = [&](const std::string& text) {
-      return compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt, std::nullopt,
+    const auto schema = [&](const std::string& text) -> absl::StatusOr<xgrammar::CompiledGrammar> {
+      ASSIGN_OR_RETURN(const std::string enforceable, EnforceableSchema(text));
+      return compiler.CompileJSONSchema(enforceable, /*any_whitespace=*/true, std::nullopt,
+                                        std::nullopt,
                                         /*strict_mode=*/true, kMaxWhiteSpace);
     };
     switch (format.kind) {
@@ -124,10 +135,8 @@ class XgrammarLibrary final : public GrammarLibrary {
         return CompileGrammar(compiler, format.source);
       case AnswerFormatKind::kChoice:
         return compiler.CompileGrammar(ChoiceGrammar(format.choices));
-      case AnswerFormatKind::kStructuralTag: {
-        ASSIGN_OR_RETURN(const StructuralTag tag, ReadStructuralTag(format.source, *vocabulary_));
+      case AnswerFormatKind::kStructuralTag:
         return compiler.CompileStructuralTag(tag.json);
-      }
     }
     return absl::InvalidArgumentError("of a kind that is not known");
   }
@@ -141,16 +150,49 @@ class XgrammarLibrary final : public GrammarLibrary {
     return compiler.CompileGrammar(grammar);
   }
 
-  // Something must fit, or no answer can ever begin.
-  absl::Status CheckBeginning(const xgrammar::CompiledGrammar& grammar) const {
-    const auto matched = std::make_shared<MatchedGrammar>(MatchedGrammar{
-        .grammar = grammar, .vocabulary_size = vocabulary_->size, .forbidden = Words()});
+  std::shared_ptr<const MatchedGrammar> Matched(xgrammar::CompiledGrammar grammar,
+                                                const StructuralTag& tag) const {
+    return std::make_shared<MatchedGrammar>(MatchedGrammar{.grammar = std::move(grammar),
+                                                           .vocabulary_size = vocabulary_->size,
+                                                           .forbidden = Forbidden(tag)});
+  }
+
+  // The first tokens of an answer, drawn at random. Something must fit, or no answer can ever
+  // begin; and a grammar that takes long to follow holds up everybody's steps.
+  absl::Status TryToFollow(const std::shared_ptr<const MatchedGrammar>& grammar) const {
+    XgrammarMatcher matcher(grammar);
     std::vector<uint32_t> mask = Words();
-    XgrammarMatcher(matched).Fill(mask);
-    if (std::ranges::any_of(mask, [](uint32_t word) { return word != 0; })) {
-      return absl::OkStatus();
+    std::minstd_rand random(1);
+    for (int i = 0; i < kTriedTokens; ++i) {
+      const std::chrono::nanoseconds before = matcher.time();
+      matcher.Fill(mask);
+      const std::optional<int32_t> token = DrawOf(mask, random);
+      if (!token && i == 0 && !matcher.Complete()) {
+        return absl::InvalidArgumentError("no text fits it");
+      }
+      const bool taken = token && matcher.Accept(*token);
+      if (matcher.time() - before > kMostTokenTime) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "takes too long to follow: ",
+            std::chrono::duration_cast<std::chrono::milliseconds>(matcher.time() - before).count(),
+            " ms for token ", i));
+      }
+      if (!taken) break;
     }
-    return absl::InvalidArgumentError("no text fits it");
+    return absl::OkStatus();
+  }
+
+  // One that the mask allows, and that ends nothing.
+  std::optional<int32_t> DrawOf(std::vector<uint32_t>& mask, std::minstd_rand& random) const {
+    for (const int32_t id : vocabulary_->ends) {
+      mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+    }
+    std::vector<int32_t> allowed;
+    for (int32_t id = 0; id < vocabulary_->size; ++id) {
+      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
+    }
+    if (allowed.empty()) return std::nullopt;
+    return allowed[random() % allowed.size()];
   }
 
   std::vector<uint32_t> Words() const {
