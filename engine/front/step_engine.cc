@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
-#include "engine/format/make_format_compiler.h"
+#include "engine/format/compiler/make_format_compiler.h"
 #include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"

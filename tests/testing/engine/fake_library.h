@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/format/bound_format.h"
+#include "engine/format/guide/bound_format.h"
 #include "engine/format/guide/text_matcher.h"
 #include "engine/format/library/grammar_library.h"
 

@@ -1,4 +1,4 @@
-#include "engine/format/compile_queue.h"
+#include "engine/format/compiler/compile_queue.h"
 
 #include <atomic>
 #include <chrono>
@@ -51,8 +51,7 @@ TEST(CompileQueue, EqualFormatsComeOneAfterTheOther) {
 }
 
 // bad input: Formats of answers | more formats than may wait to be compiled, of one tenant |
-// RESOURCE_EXHAUSTED,
-//   QUEUE_FULL; other tenants are served
+//   RESOURCE_EXHAUSTED, QUEUE_FULL; other tenants are served
 TEST(CompileQueue, TooManyOfATenantAreRefused) {
   CompileQueue queue(2);
   std::optional<Lease> running = *queue.Enter("a", "0", In(milliseconds(0)));

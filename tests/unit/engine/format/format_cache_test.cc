@@ -1,4 +1,4 @@
-#include "engine/format/format_cache.h"
+#include "engine/format/compiler/format_cache.h"
 
 #include <memory>
 #include <string>

@@ -42,8 +42,7 @@ TEST(CheckFormat, LetsFormatsOfEachKindThrough) {
 }
 
 // bad input: Formats of answers | a format over 64 KiB, empty, not UTF-8, with a NUL |
-// INVALID_ARGUMENT, the field
-//   and the limit named, before anything is compiled
+//   INVALID_ARGUMENT, the field and the limit named, before anything is compiled
 TEST(CheckFormat, TextsHaveLimits) {
   for (const auto& [kind, field] : {std::pair{Kind::kRegex, "format.regex"},
                                     {Kind::kGrammar, "format.grammar"},
@@ -61,8 +60,7 @@ TEST(CheckFormat, TextsHaveLimits) {
 }
 
 // bad input: Formats of answers | no choices, over 1024 of them, over 64 KiB, an empty one, one
-// twice |
-//   INVALID_ARGUMENT, field `format.choice`
+//   twice | INVALID_ARGUMENT, field `format.choice`
 TEST(CheckFormat, ChoicesHaveLimits) {
   const auto said = [](std::vector<std::string> choices) {
     return Refusal({.kind = Kind::kChoice, .choices = std::move(choices)});
@@ -80,8 +78,7 @@ TEST(CheckFormat, ChoicesHaveLimits) {
 }
 
 // bad input: Formats of answers | markers of reasoning over 64 bytes; a begin without an end |
-// INVALID_ARGUMENT,
-//   the field named
+//   INVALID_ARGUMENT, the field named
 TEST(CheckFormat, MarkersOfReasoningHaveLimits) {
   const auto said = [](const std::string& begin, const std::string& end) {
     return Refusal(

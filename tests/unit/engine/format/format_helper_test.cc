@@ -99,8 +99,8 @@ TEST_F(FormatHelperTest, LongFormatsAndResultsComeWhole) {
   EXPECT_EQ(Compile("large").value_or("").size(), size_t{1} << 20);
 }
 
-// bad input: Formats of answers | one that takes longer to compile than it may | DEADLINE_EXCEEDED,
-//   FORMAT_TOO_SLOW; its process is killed, others are compiled
+// bad input: Formats of answers | one that takes longer to compile than it may |
+//   DEADLINE_EXCEEDED, FORMAT_TOO_SLOW; its process is killed, others are compiled
 TEST_F(FormatHelperTest, WhatTakesTooLongIsKilled) {
   const auto compiled = Compile("sleep", milliseconds(100));
   EXPECT_EQ(compiled.status().code(), absl::StatusCode::kDeadlineExceeded);
@@ -115,8 +115,7 @@ TEST_F(FormatHelperTest, WhoDoesNotWaitAnyMoreLeavesNoProcess) {
 }
 
 // bad input: Formats of answers | one that takes more memory to compile than it may |
-// RESOURCE_EXHAUSTED,
-//   FORMAT_TOO_LARGE; others are compiled
+//   RESOURCE_EXHAUSTED, FORMAT_TOO_LARGE; others are compiled
 TEST_F(FormatHelperTest, WhatTakesTooMuchMemoryIsRefused) {
 #ifdef ETA_SANITIZED
   GTEST_SKIP() << "sanitizers fork and trace";
@@ -134,8 +133,7 @@ TEST_F(FormatHelperTest, ResultsHaveALimit) {
 }
 
 // bad input: Formats of answers | one at which the library fails, or which it refuses |
-// INVALID_ARGUMENT, the
-//   field named, what the library says stands in no log; others are compiled
+//   INVALID_ARGUMENT, the field named; what the library says stands in no log
 TEST_F(FormatHelperTest, WhatTheLibraryRefusesOrDiesOfIsInvalid) {
   const auto refused = Compile("invalid");
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);

@@ -10,7 +10,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
-#include "engine/format/helper_compiler.h"
+#include "engine/format/compiler/helper_compiler.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/fake_library.h"
@@ -111,9 +111,9 @@ TEST_F(GrammarLibraryTest, RegularExpressions) {
   Expect({.kind = Kind::kRegex, .source = "^foo$"}, {"foo"}, {"foox", "xfoo"});
 }
 
-// bad input: Formats of answers | a regular expression with what cannot be enforced: look-around,
-// references
-//   back, boundaries of words, flags, classes of Unicode | INVALID_ARGUMENT, field `format.regex`
+// bad input: Formats of answers | a regular expression with look-around, references back, flags,
+//   boundaries of words, classes of Unicode, or that is none | INVALID_ARGUMENT, field
+//   `format.regex`
 TEST_F(GrammarLibraryTest, RegularExpressionsThatCannotBeEnforcedAreRefused) {
   for (const char* const regex : {"(?=a)b", "(?!a)b", "(?<=a)b", "(a)\\1", "\\bfoo", "\\p{L}+",
                                   "(?i)abc", "a^b", "[", "(", "a{2,1}", "*"}) {
@@ -128,8 +128,7 @@ TEST_F(GrammarLibraryTest, Grammars) {
 }
 
 // bad input: Formats of answers | a grammar without `root`, with a syntax error, an unknown rule,
-// options of rules,
-//   or that no text fits | INVALID_ARGUMENT, field `format.grammar`
+//   options of rules, or that no text fits | INVALID_ARGUMENT, field `format.grammar`
 TEST_F(GrammarLibraryTest, GrammarsThatAreNoneAreRefused) {
   for (const char* const grammar :
        {"top ::= \"a\"", "root ::= ", "root ::= \"a", "root ::= other", "root = \"a\"",
@@ -265,9 +264,9 @@ TEST_F(GrammarLibraryTest, WhatIsNoCompiledFormatIsAnError) {
   }
 }
 
-// bad input: Formats of answers | a schema of nested choices that doubles with each level |
-// DEADLINE_EXCEEDED,
-//   FORMAT_TOO_SLOW, or compiled in time
+// bad input: Formats of answers | a regular expression or grammar that takes long to compile or to
+//   follow: nested repetitions, ambiguity, circles | INVALID_ARGUMENT, FORMAT_TOO_SLOW or
+//   FORMAT_TOO_LARGE within the deadline
 TEST_F(GrammarLibraryTest, HostileFormatsMeetTheirLimits) {
   const auto helper = FormatHelper::Start({.memory_bytes = int64_t{256} << 20});
   ASSERT_TRUE(helper.ok()) << helper.status();

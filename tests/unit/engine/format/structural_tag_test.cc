@@ -79,8 +79,8 @@ TEST(StructuralTag, TheOlderFormIsOneOfTriggeredTags) {
 }
 
 // bad input: Formats of answers | a structural tag that is no JSON object, has a key twice, nests
-// over 64 deep, or
-//   holds a schema that cannot be enforced | INVALID_ARGUMENT, field `format.structural_tag`
+//   over 64 deep, or holds a schema that cannot be enforced | INVALID_ARGUMENT, field
+//   `format.structural_tag`
 TEST(StructuralTag, WhatIsNoneIsRefused) {
   for (
       const std::string& text :

@@ -1,4 +1,4 @@
-#include "engine/format/helper_compiler.h"
+#include "engine/format/compiler/helper_compiler.h"
 
 #include <utility>
 

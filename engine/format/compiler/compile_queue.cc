@@ -1,4 +1,4 @@
-#include "engine/format/compile_queue.h"
+#include "engine/format/compiler/compile_queue.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
-#include "engine/format/make_format_compiler.h"
+#include "engine/format/compiler/make_format_compiler.h"
 
 #include "engine/base/error.h"
-#include "engine/format/refusing_compiler.h"
+#include "engine/format/compiler/refusing_compiler.h"
 #include "engine/format/vocabulary.h"
 
 namespace eta {

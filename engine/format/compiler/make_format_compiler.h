@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "engine/format/compiler/helper_compiler.h"
 #include "engine/format/format_compiler.h"
-#include "engine/format/helper_compiler.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {

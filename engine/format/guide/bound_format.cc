@@ -1,4 +1,4 @@
-#include "engine/format/bound_format.h"
+#include "engine/format/guide/bound_format.h"
 
 #include <algorithm>
 #include <utility>

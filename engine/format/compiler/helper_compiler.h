@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/base/mutex.h"
-#include "engine/format/compile_queue.h"
-#include "engine/format/format_cache.h"
+#include "engine/format/compiler/compile_queue.h"
+#include "engine/format/compiler/format_cache.h"
 #include "engine/format/format_compiler.h"
 #include "engine/format/helper/format_helper.h"
 #include "engine/format/library/grammar_library.h"
