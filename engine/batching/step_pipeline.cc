@@ -73,8 +73,9 @@ struct StepPipeline::Step {
   StepBatch batch;
   std::vector<Member> members;
   std::vector<DrawnRow> draws;
-  std::vector<RowLogits> logits;                    // of draws
-  std::vector<std::shared_ptr<BoundAnswer>> bound;  // of members that draw, till their masks are there
+  std::vector<RowLogits> logits;  // of draws
+  std::vector<std::shared_ptr<BoundAnswer>>
+      bound;  // of members that draw, till their masks are there
   ShadowRows shadow;
   ShadowSampler::Work shadow_work;
   int64_t number = 0;  // of steps that were launched

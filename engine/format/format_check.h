@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "engine/format/vocabulary.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 
 namespace eta {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "engine/format/vocabulary.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 
 namespace eta {
 

@@ -22,7 +22,7 @@
 #include "engine/format/helper/packets.h"
 #include "engine/format/library/grammar_library.h"
 #include "engine/format/vocabulary.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 
 namespace eta {
 

@@ -86,7 +86,7 @@ absl::StatusOr<NumberRange> NumberRangeOf(const SchemaModel& model, const Schema
     if (!range.low || !range.high) continue;
     const double width = range.high->value - range.low->value;
     const int out = (range.low->exclusive ? 1 : 0) + (range.high->exclusive ? 1 : 0);
-    // Between two that are both left out another one must be left.
+    // Between two that are both left out another one must be left. It cannot wrap: floating point.
     const bool some = out == 0 ? width >= 0 : width > kStep * (out - 1) + kStep / 2;
     if (!some) return None(model, bound);
   }
