@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/format/answer_guide.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 
 namespace eta {
 

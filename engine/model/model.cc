@@ -12,6 +12,7 @@
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
+#include "kernels/checks.h"
 #include "kernels/params/calibration.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
@@ -453,7 +454,15 @@ void Model::ComputeLogits(std::span<const int32_t> rows) {
 }
 
 void Model::Sample(std::span<SampleRow> rows) {
-  backend_.Sample({workspace_->logits, rows});
+  const SampleParams params = {workspace_->logits, rows};
+  refused_.Update(CheckSample(params));
+  if (refused_.ok()) backend_.Sample(params);
+}
+
+absl::Status Model::Finish() {
+  const absl::Status finished = backend_.Finish();
+  const absl::Status refused = std::exchange(refused_, absl::OkStatus());
+  return finished.ok() ? refused : finished;
 }
 
 void Model::DownloadLogits(int32_t i, float* out) {

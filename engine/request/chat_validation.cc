@@ -12,7 +12,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
 #include "engine/chat/chat_template.h"
-#include "engine/request/tool_validation.h"
+#include "engine/request/answers/tool_validation.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {

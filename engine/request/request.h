@@ -178,7 +178,9 @@ struct DeltaEvent {
   std::vector<TokenDetail> logprobs;  // one per id, if asked for
 };
 
-// kCutOff: kLength, where the answer is not yet what its format asks for.
+// kCutOff: kLength, where the answer is not yet what its format asks for. Where a stop cuts such an
+// answer short it stays kStopToken or kStopString, since the request asked for that end.
+// kEndOfText: it is what its format asks for.
 enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength, kCutOff };
 
 struct Timing {

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/utf8.h"
+#include "engine/request/answers/tool_validation.h"
 #include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
-#include "engine/request/tool_validation.h"
 
 namespace eta {
 namespace {

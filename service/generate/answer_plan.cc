@@ -6,8 +6,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/answers/tool_format.h"
 #include "engine/request/chat_validation.h"
-#include "engine/request/tool_format.h"
 
 namespace eta {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/chat/tools/answer_reader.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
 #include "engine/request/request.h"

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/answers/tool_validation.h"
 #include "engine/request/chat_validation.h"
-#include "engine/request/tool_validation.h"
 
 namespace eta {
 namespace {
@@ -79,7 +79,7 @@ absl::Status Convert(const v1::ChatMessage& in, const std::string& field, ChatMe
   return absl::OkStatus();
 }
 
-absl::Status Convert(const v1::ToolChoice& in, Chat& out) {
+absl::Status ReadToolChoice(const v1::ToolChoice& in, Chat& out) {
   const std::string field = "chat.tool_choice";
   switch (in.choice_case()) {
     case v1::ToolChoice::kName:
@@ -107,7 +107,7 @@ absl::Status Convert(const v1::ToolChoice& in, Chat& out) {
   }
 }
 
-Tool Convert(const v1::Tool& in) {
+Tool ToolOf(const v1::Tool& in) {
   Tool tool;
   tool.name = in.name();
   if (in.has_description()) tool.description = in.description();
@@ -147,8 +147,8 @@ absl::StatusOr<Chat> ToChat(const v1::Chat& message) {
   }
   chat.variables_json = message.variables();
   chat.tools.reserve(static_cast<size_t>(message.tools_size()));
-  for (const v1::Tool& tool : message.tools()) chat.tools.push_back(Convert(tool));
-  if (message.has_tool_choice()) RETURN_IF_ERROR(Convert(message.tool_choice(), chat));
+  for (const v1::Tool& tool : message.tools()) chat.tools.push_back(ToolOf(tool));
+  if (message.has_tool_choice()) RETURN_IF_ERROR(ReadToolChoice(message.tool_choice(), chat));
   return chat;
 }
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 
 namespace eta {
 

@@ -23,7 +23,7 @@
 #include "engine/base/mutex.h"
 #include "engine/format/format_compiler.h"
 #include "engine/front/engine.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 #include "grpcpp/server_context.h"
 #include "service/calls/live_streams.h"
 #include "service/calls/service_context.h"

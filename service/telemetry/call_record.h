@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/request.h"
 
 namespace eta {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/request.h"
 #include "service/telemetry/attention_window.h"
 #include "service/telemetry/call_end.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {

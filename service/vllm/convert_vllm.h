@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/limits.h"
 #include "engine/request/request.h"
 #include "vllm/grpc/engine/vllm_engine.pb.h"

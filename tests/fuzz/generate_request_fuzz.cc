@@ -10,8 +10,8 @@
 
 #include "engine/base/utf8.h"
 #include "engine/chat/tools/call_object.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/chat_validation.h"
-#include "engine/request/format_validation.h"
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/generate/convert.h"

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "engine/base/error.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 #include "service/vllm/convert_vllm.h"
 #include "tests/testing/fuzz/checked_error.h"

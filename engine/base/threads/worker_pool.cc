@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "kernels/system/failpoint.h"
@@ -9,10 +10,20 @@
 namespace eta {
 
 WorkerPool::WorkerPool(const WorkerPoolOptions& options) : options_(options) {
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Run(); });
+  threads_.reserve(static_cast<size_t>(options_.threads));
+  try {
+    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {
+    Stop();
+    throw;
+  }
 }
 
 WorkerPool::~WorkerPool() {
+  Stop();
+}
+
+void WorkerPool::Stop() {
   {
     const MutexLock lock(mutex_);
     stop_ = true;

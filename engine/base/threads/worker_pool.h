@@ -30,6 +30,7 @@ struct TaskOwner {
 
 class WorkerPool {
  public:
+  // Throws std::system_error where there are not as many threads to be had.
   explicit WorkerPool(const WorkerPoolOptions& options);
   // Runs what waits.
   ~WorkerPool();
@@ -54,6 +55,7 @@ class WorkerPool {
   size_t OverShare(const Share& share) const;
   bool HasRoomFor(const TaskOwner& owner) const REQUIRES(mutex_);
   void Run() EXCLUDES(mutex_);
+  void Stop() EXCLUDES(mutex_);
 
   const WorkerPoolOptions options_;
   mutable Mutex mutex_;

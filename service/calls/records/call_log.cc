@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "service/telemetry/call_end.h"
 #include "service/wire/grpc_status.h"
 

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "service/stats/page/metric_groups.h"
 
 namespace eta {

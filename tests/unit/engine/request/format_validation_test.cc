@@ -1,4 +1,4 @@
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "engine/request/tool_format.h"
+#include "engine/request/answers/tool_format.h"
 
 #include <string>
 

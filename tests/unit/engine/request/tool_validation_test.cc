@@ -1,4 +1,4 @@
-#include "engine/request/tool_validation.h"
+#include "engine/request/answers/tool_validation.h"
 
 #include <functional>
 #include <string>

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/text_proto.h"
 

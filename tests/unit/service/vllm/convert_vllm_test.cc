@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "engine/base/error.h"
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

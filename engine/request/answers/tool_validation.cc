@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/request/tool_validation.h"
+#include "engine/request/answers/tool_validation.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/request/format_validation.h"
+#include "engine/request/answers/format_validation.h"
 
 #include <string>
 #include <unordered_set>

@@ -5,7 +5,7 @@
 
 #include "engine/chat/chat.h"
 #include "engine/chat/tools/answer_form.h"
-#include "engine/request/answer_format.h"
+#include "engine/request/answers/answer_format.h"
 
 namespace eta {
 
