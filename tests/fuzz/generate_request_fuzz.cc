@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "engine/base/utf8.h"
+#include "engine/chat/tools/call_object.h"
 #include "engine/request/answers/format_validation.h"
 #include "engine/request/chat_validation.h"
 #include "engine/request/request_validation.h"
@@ -86,8 +87,18 @@ void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
     for (const auto& name : {message.name, message.tool_call_id}) {
       Require(!name || (name->size() <= 256 && !eta::FirstInvalidUtf8(*name)));
     }
+    const bool is_answer = message.role == "assistant";
+    Require(message.tool_calls.empty() ||
+            (is_answer && !message.token_ids && message.tool_calls.size() <= eta::kMaxToolCalls));
+    for (const eta::ToolCall& call : message.tool_calls) {
+      Require(!call.name.empty() && eta::AreArguments(call.arguments_json));
+    }
+    Require(!message.token_ids ||
+            (is_answer && !message.token_ids->empty() && AreIds(*message.token_ids)));
   }
   Require(!eta::FirstInvalidUtf8(chat.variables_json));
+  Require(chat.tools.size() <= eta::kMaxTools);
+  Require(!chat.tools.empty() || (!chat.tool_choice && !chat.tool_to_call));
 }
 
 // What a client is told of its request reads as what was used.

@@ -25,7 +25,7 @@ class PuppetCall {
   uint64_t handle() const { return handle_; }
 
   void Start(int32_t prompt_tokens = 3);
-  void Say(const std::string& text);
+  void Say(const std::string& text, std::vector<TextMark> marks = {});
   void Finish(FinishReason reason = FinishReason::kLength);
   void Fail(const absl::Status& status);
   bool Congested() const;
@@ -82,6 +82,11 @@ class PuppetEngine final : public Engine {
   // Returns the next pass, as TakeCall does.
   std::shared_ptr<PuppetPass> TakePass();
   void SetSnapshot(const EngineSnapshot& snapshot);
+  // How answers to chats look, `in_reasoning`: they begin in it. Before any call.
+  void AnswerAs(AnswerForm form, bool in_reasoning = false) {
+    info_.answer_form = std::move(form);
+    in_reasoning_ = in_reasoning;
+  }
   int submissions() const;
   // Of texts that were made tokens.
   int64_t tokenized_bytes() const { return tokenized_bytes_; }
@@ -108,6 +113,7 @@ class PuppetEngine final : public Engine {
 
  private:
   EngineInfo info_;
+  bool in_reasoning_ = false;
   const Limits limits_;
   PuppetFormats formats_;
   mutable std::atomic<int64_t> tokenized_bytes_ = 0;
