@@ -44,89 +44,89 @@ struct Piece {
   std::string text;     // as the library has it
   bool sayable = true;  // some of what it matches needs no escapes
   Lengths lengths = {0, 0};
-
-  namespace {
   int32_t repeated = -1;  // it is this set, repeated
-  };
+};
 
-  void Append(Piece& piece, const Piece& more) {
-    piece.repeated = piece.steps.empty() && piece.text.empty() ? more.repeated : -1;
-    piece.steps.insert(piece.steps.end(), more.steps.begin(), more.steps.end());
-    piece.text += more.text;
-    piece.sayable = piece.sayable && more.sayable;
-    piece.lengths = {Sum(piece.lengths.low, more.lengths.low),
-                     Sum(piece.lengths.high, more.lengths.high)};
-  }
+namespace {
 
-  // Either of some pieces, in a group.
-  Piece Either(std::vector<Piece> pieces) {
-    Piece either;
-    either.sayable = false;
-    either.lengths = {kUnbounded, 0};
-    either.repeated = pieces.size() == 1 ? pieces[0].repeated : -1;
-    size_t behind = 0;
-    for (const Piece& piece : pieces) behind += piece.steps.size() + 2;
-    behind -= 2;  // the last has neither a fork before it nor a jump behind it
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& piece = pieces[i];
-      const bool last = i + 1 == pieces.size();
-      const auto size = static_cast<int32_t>(piece.steps.size());
-      if (!last) either.steps.push_back({.next = 1, .other = size + 2});
-      either.steps.insert(either.steps.end(), piece.steps.begin(), piece.steps.end());
-      if (!last) {
-        const auto jump = static_cast<int32_t>(behind - either.steps.size());
-        either.steps.push_back({.next = jump, .other = jump});
-      }
-      either.lengths.low = std::min(either.lengths.low, piece.lengths.low);
-      either.lengths.high = std::max(either.lengths.high, piece.lengths.high);
-      if (!piece.sayable) continue;
-      either.text += (either.sayable ? "|" : "(") + piece.text;
-      either.sayable = true;
-    }
-    if (either.sayable) either.text += ")";
-    return either;
-  }
+void Append(Piece& piece, const Piece& more) {
+  piece.repeated = piece.steps.empty() && piece.text.empty() ? more.repeated : -1;
+  piece.steps.insert(piece.steps.end(), more.steps.begin(), more.steps.end());
+  piece.text += more.text;
+  piece.sayable = piece.sayable && more.sayable;
+  piece.lengths = {Sum(piece.lengths.low, more.lengths.low),
+                   Sum(piece.lengths.high, more.lengths.high)};
+}
 
-  // `piece` as often as `count` says.
-  absl::StatusOr<Piece> Repeat(const Piece& piece, const Lengths& count) {
-    const bool open = count.high == kUnbounded;
-    const uint32_t copies = open ? count.low + 1 : count.high;
-    // cannot wrap: there are at most kMaxCount + 1 copies of at most kMaxSteps + 2 steps
-    if ((piece.steps.size() + 2) * copies > kMaxSteps) {
-      return absl::InvalidArgumentError(absl::StrCat("a pattern of over ", kMaxSteps, " steps"));
-    }
+// Either of some pieces, in a group.
+Piece Either(std::vector<Piece> pieces) {
+  Piece either;
+  either.sayable = false;
+  either.lengths = {kUnbounded, 0};
+  either.repeated = pieces.size() == 1 ? pieces[0].repeated : -1;
+  size_t behind = 0;
+  for (const Piece& piece : pieces) behind += piece.steps.size() + 2;
+  behind -= 2;  // the last has neither a fork before it nor a jump behind it
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
+    const bool last = i + 1 == pieces.size();
     const auto size = static_cast<int32_t>(piece.steps.size());
-    Piece repeated;
-    for (uint32_t i = 0; i < copies; ++i) {
-      const bool must = i < count.low;
-      const auto left = static_cast<int32_t>(copies - i - 1);
-      // Each that may be left out leaves out those behind it too.
-      if (!must) {
-        // cannot wrap: it is at most kMaxSteps
-        const int32_t behind = open ? size + 2 : size + 1 + left * (size + 1);
-        repeated.steps.push_back({.next = 1, .other = behind});
-      }
-      repeated.steps.insert(repeated.steps.end(), piece.steps.begin(), piece.steps.end());
-      if (!must && open) repeated.steps.push_back({.next = -size - 1, .other = -size - 1});
+    if (!last) either.steps.push_back({.next = 1, .other = size + 2});
+    either.steps.insert(either.steps.end(), piece.steps.begin(), piece.steps.end());
+    if (!last) {
+      const auto jump = static_cast<int32_t>(behind - either.steps.size());
+      either.steps.push_back({.next = jump, .other = jump});
     }
-    repeated.sayable = piece.sayable || count.low == 0;
-    if (!repeated.sayable) {
-      repeated.text.clear();
-    } else if (!piece.sayable || count.high == 0 || piece.text.empty()) {
-      repeated.text = "()";
-    } else if (count.low == 0 && open) {
-      repeated.text = piece.text + "*";
-    } else {
-      const std::string high = open ? std::string() : absl::StrCat(count.high);
-      repeated.text = absl::StrCat(piece.text, "{", count.low, ",", high, "}");
-    }
-    repeated.lengths = {
-        Times(piece.lengths.low, count.low),
-        open && piece.lengths.high > 0 ? kUnbounded : Times(piece.lengths.high, count.high)};
-    const bool one = piece.lengths == Lengths{1, 1};
-    repeated.repeated = one ? piece.repeated : -1;
-    return repeated;
+    either.lengths.low = std::min(either.lengths.low, piece.lengths.low);
+    either.lengths.high = std::max(either.lengths.high, piece.lengths.high);
+    if (!piece.sayable) continue;
+    either.text += (either.sayable ? "|" : "(") + piece.text;
+    either.sayable = true;
   }
+  if (either.sayable) either.text += ")";
+  return either;
+}
+
+// `piece` as often as `count` says.
+absl::StatusOr<Piece> Repeat(const Piece& piece, const Lengths& count) {
+  const bool open = count.high == kUnbounded;
+  const uint32_t copies = open ? count.low + 1 : count.high;
+  // cannot wrap: there are at most kMaxCount + 1 copies of at most kMaxSteps + 2 steps
+  if ((piece.steps.size() + 2) * copies > kMaxSteps) {
+    return absl::InvalidArgumentError(absl::StrCat("a pattern of over ", kMaxSteps, " steps"));
+  }
+  const auto size = static_cast<int32_t>(piece.steps.size());
+  Piece repeated;
+  for (uint32_t i = 0; i < copies; ++i) {
+    const bool must = i < count.low;
+    const auto left = static_cast<int32_t>(copies - i - 1);
+    // Each that may be left out leaves out those behind it too.
+    if (!must) {
+      // cannot wrap: it is at most kMaxSteps
+      const int32_t behind = open ? size + 2 : size + 1 + left * (size + 1);
+      repeated.steps.push_back({.next = 1, .other = behind});
+    }
+    repeated.steps.insert(repeated.steps.end(), piece.steps.begin(), piece.steps.end());
+    if (!must && open) repeated.steps.push_back({.next = -size - 1, .other = -size - 1});
+  }
+  repeated.sayable = piece.sayable || count.low == 0;
+  if (!repeated.sayable) {
+    repeated.text.clear();
+  } else if (!piece.sayable || count.high == 0 || piece.text.empty()) {
+    repeated.text = "()";
+  } else if (count.low == 0 && open) {
+    repeated.text = piece.text + "*";
+  } else {
+    const std::string high = open ? std::string() : absl::StrCat(count.high);
+    repeated.text = absl::StrCat(piece.text, "{", count.low, ",", high, "}");
+  }
+  repeated.lengths = {
+      Times(piece.lengths.low, count.low),
+      open && piece.lengths.high > 0 ? kUnbounded : Times(piece.lengths.high, count.high)};
+  const bool one = piece.lengths == Lengths{1, 1};
+  repeated.repeated = one ? piece.repeated : -1;
+  return repeated;
+}
 
 }  // namespace
 
