@@ -127,6 +127,8 @@ class WeightForms {
       ways_.push_back(std::move(way));
     }
     ASSIGN_OR_RETURN(windows_, Windows(bench_));
+    // Before hours of work: the last form may be the one that is refused.
+    for (const std::string& form : forms_) RETURN_IF_ERROR(Load(form).status());
     RETURN_IF_ERROR(MakeNeedles());
     total_ = std::ssize(forms_) * std::ssize(windows_) + (std::ssize(forms_) + 1);
     Table table = Empty();
@@ -191,8 +193,11 @@ class WeightForms {
   }
 
   absl::StatusOr<std::unique_ptr<TableBench>> Load(const std::string& form) const {
-    ASSIGN_OR_RETURN(std::unique_ptr<TableBench> other, bench_.LoadForm(form));
-    RETURN_IF_ERROR(CheckSameModel(form, bench_, *other));
+    absl::StatusOr<std::unique_ptr<TableBench>> other = bench_.LoadForm(form);
+    if (!other.ok()) return OfForm(form, other.status());
+    RETURN_IF_ERROR(CheckSameModel(form, bench_, **other));
+    ASSIGN_OR_RETURN(const TextWindows same, Windows(**other));
+    if (same != windows_) return OtherModel(form, "its tokenizer reads the texts otherwise");
     return other;
   }
 
@@ -207,12 +212,8 @@ class WeightForms {
   }
 
   absl::Status Add(const std::string& form, Table& table) {
-    absl::StatusOr<std::unique_ptr<TableBench>> other = Load(form);
-    if (!GetErrorDetail(other.status()).field.empty()) return other.status();
-    if (!other.ok()) return OfForm(form, other.status());
-    ASSIGN_OR_RETURN(const TextWindows same, Windows(**other));
-    if (same != windows_) return OtherModel(form, "its tokenizer reads the texts otherwise");
-    const auto runner = (*other)->MakeRunner(ways_.front().geometry, context_);
+    ASSIGN_OR_RETURN(const std::unique_ptr<TableBench> other, Load(form));
+    const auto runner = other->MakeRunner(ways_.front().geometry, context_);
     // A backend that takes native weights alone has none of the table's own forms.
     if (own_ && absl::IsInvalidArgument(runner.status())) {
       return absl::FailedPreconditionError(std::string(runner.status().message()));
