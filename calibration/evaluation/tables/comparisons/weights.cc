@@ -172,7 +172,7 @@ class WeightForms {
             needles_.size(),
             " windows in which every token of the answer was the likeliest (Wilson's interval), "
             "all "
-            "before the question a prompt. weights: bytes in memory."),
+            "before the question a prompt. memory: what the weights take."),
         .counted = "tokens",
         .settings = {{"texts", absl::StrJoin(bench_.Texts(), ", ",
                                              [](std::string* out, const BenchText& text) {
@@ -189,7 +189,7 @@ class WeightForms {
                     Percent("top_1", 2),
                     Percent("needles"),
                     Percent("union"),
-                    {.name = "weights", .unit = "MB", .digits = 1}}};
+                    {.name = "memory", .unit = "MB", .digits = 1}}};
   }
 
   absl::StatusOr<std::unique_ptr<TableBench>> Load(const std::string& form) const {

@@ -88,8 +88,8 @@ TEST(WeightsTable, FewerBitsDivergeFurtherAndAreSmaller) {
       EXPECT_GT(CellOf(table, 2 + way, "kl"), 0.0);
       EXPECT_GT(CellOf(table, 4 + way, "kl"), 4 * CellOf(table, 2 + way, "kl"));
       EXPECT_LE(CellOf(table, 4 + way, "top_1"), CellOf(table, 2 + way, "top_1"));
-      EXPECT_GT(CellOf(table, way, "weights"), 3 * CellOf(table, 2 + way, "weights"));
-      EXPECT_GT(CellOf(table, 2 + way, "weights"), CellOf(table, 4 + way, "weights"));
+      EXPECT_GT(CellOf(table, way, "memory"), 3 * CellOf(table, 2 + way, "memory"));
+      EXPECT_GT(CellOf(table, 2 + way, "memory"), CellOf(table, 4 + way, "memory"));
     }
     EXPECT_EQ(CellOf(table, 2, "union"), 1.0);
     EXPECT_LT(CellOf(table, 3, "union"), 1.0);
@@ -120,7 +120,8 @@ TEST(WeightsTable, SaysWhatItFound) {
                           StartsWith("int4, dynamic: KL ")));
   EXPECT_THAT(TableText(table), AllOf(HasSubstr("kl, nats"), HasSubstr("tokens 192")));
   const auto json = nlohmann::json::parse(TableJson(table));
-  EXPECT_EQ(json["rows"][2]["weights"]["value"], CellOf(table, 2, "weights"));
+  EXPECT_EQ(json["rows"][2]["weights"], "int4");
+  EXPECT_EQ(json["rows"][2]["memory"]["value"], CellOf(table, 2, "memory"));
   EXPECT_EQ(json["rows"][2]["needles"]["n"], 2);
 }
 
