@@ -23,7 +23,8 @@ uint32_t Sum(uint32_t a, uint32_t b) {
 }
 
 uint32_t Times(uint32_t a, uint32_t count) {
-  const uint64_t product = static_cast<uint64_t>(a) * count;  // cannot wrap: both have 32 bits
+  // cannot wrap: both have 32 bits
+  const uint64_t product = static_cast<uint64_t>(a) * count;
   return product > kUnbounded ? kUnbounded : static_cast<uint32_t>(product);
 }
 
@@ -97,6 +98,7 @@ absl::StatusOr<Piece> Repeat(const Piece& piece, const Lengths& count) {
     const auto left = static_cast<int32_t>(copies - i - 1);
     // Each that may be left out leaves out those behind it too.
     if (!must) {
+      // cannot wrap: it is at most kMaxSteps
       const int32_t behind = open ? size + 2 : size + 1 + left * (size + 1);
       repeated.steps.push_back({.next = 1, .other = behind});
     }
