@@ -112,7 +112,7 @@ TEST(CheckAnswer, ChoicesWithinChoicesTakeNoPowers) {
       {"type":"object","properties":{"p":{"$ref":"#/$defs/n"},"q":{"const":2}},"required":["q"]}]}},
       "$ref":"#/$defs/n"})";
   std::string answer = R"({"q":2})";
-  for (int i = 0; i < 200; ++i) answer = R"({"p":)" + answer + R"(,"q":2})";
+  for (int i = 0; i < 200; ++i) answer = absl::StrCat(R"({"p":)", answer, R"(,"q":2})");
   EXPECT_EQ(Broken(schema, answer), "valid");
   answer.replace(answer.find("{\"q\":2}"), 7, "{\"q\":3}");
   EXPECT_EQ(Broken(schema, answer), "the answer breaks anyOf of its schema: the root");
