@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
@@ -78,6 +79,7 @@ absl::Status GenerateCall::Begin(const grpc::ServerContextBase& context, const T
   for (int32_t i = 0; i < wish.answers; ++i) answers_.emplace_back(*this, i);
   request_ = std::move(wish.request);
   format_ = std::move(wish.format);
+  format_of_tools_ = wish.format_of_tools;
   request_.tenant = tenant.id();
   request_.arrival = arrival_;
   request_.deadline = SteadyDeadline(context);
@@ -180,7 +182,7 @@ absl::Status GenerateCall::Submit() {
   if (format_) record.format = {.kind = format_->kind};
   ASSIGN_OR_RETURN(const auto least_tokens, service_.engine.Check(request_));
   if (format_) {
-    RETURN_IF_ERROR(ValidateFormat(*format_));
+    RETURN_IF_ERROR(OfFormat(ValidateFormat(*format_)));
     request_.format = service_.engine.formats().Find(request_.tenant, *format_);
     record.format->kept = request_.format != nullptr;
   }
@@ -211,7 +213,7 @@ absl::Status GenerateCall::AwaitFormat(AnswerFormat format) {
       self->NoteCompiled();
       const absl::Status status = CatchOutOfMemory([&]() -> absl::Status {
         if (self->service_.state.closed()) return ServerDraining();
-        if (!compiled.ok()) return compiled.status();
+        if (!compiled.ok()) return self->OfFormat(compiled.status());
         self->request_.format = *std::move(compiled);
         return self->MakePrompt();
       });
@@ -231,6 +233,16 @@ absl::StatusOr<std::shared_ptr<const CompiledFormat>> GenerateCall::Compile(
     if (Clock::now() >= deadline) return DeadlinePassed(/*started=*/false);
     return service_.engine.formats().Compile(tenant, format, deadline);
   });
+}
+
+absl::Status GenerateCall::OfFormat(const absl::Status& status) const {
+  ErrorDetail detail = GetErrorDetail(status);
+  if (!format_of_tools_ || detail.reason != "INVALID_FIELD") return status;
+  detail.field = "chat.tools";
+  return MakeError(
+      status.code(),
+      absl::StrCat("chat.tools: calls of them cannot be enforced: ", std::string(status.message())),
+      std::move(detail));
 }
 
 void GenerateCall::NoteCompiled() {

@@ -38,7 +38,8 @@ class BoundAnswer {
     kNoMemory,  // Fill had no memory
   };
 
-  // REQUIRES: the request has a format. `tokenizer` must outlive this.
+  // REQUIRES: the request has a format. `tokenizer` must outlive this. Of a prompt that ends inside
+  // of reasoning the answer goes on with it.
   BoundAnswer(const Request& request, const ModelConfig& config, const Tokenizer& tokenizer);
 
   // Finds out what may come next. Changes nothing else, so it may run again.
@@ -65,6 +66,8 @@ class BoundAnswer {
   absl::Status Check(FinishReason reason) const;
 
  private:
+  // Takes what the prompt has written of the reasoning: its begin marker.
+  void BeginReasoning();
   // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
   void ForbidEnds();
   void Forbid(std::span<const int32_t> ends);

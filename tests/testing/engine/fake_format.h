@@ -52,11 +52,14 @@ class FakeFormat final : public CompiledFormat {
     int refuses_after = -1;           // so many tokens, the next one does not fit
     bool denies = false;              // whole answers are not what was asked for
     bool no_memory = false;           // to find out what may come
+    std::string reasoning_begin = {};
     std::function<void()> on_fill;
   };
 
   FakeFormat(const Tokenizer& tokenizer, Options options)
-      : tokenizer_(tokenizer), options_(std::move(options)) {}
+      : tokenizer_(tokenizer), options_(std::move(options)) {
+    format_.reasoning_begin = options_.reasoning_begin;
+  }
 
   const AnswerFormat& format() const override { return format_; }
   std::unique_ptr<AnswerGuide> NewGuide() const override { return std::make_unique<Guide>(*this); }
@@ -122,7 +125,7 @@ class FakeFormat final : public CompiledFormat {
 
   const Tokenizer& tokenizer_;
   const Options options_;
-  const AnswerFormat format_;
+  AnswerFormat format_;
   mutable std::mutex mutex_;
   mutable std::vector<int32_t> accepted_;
 };

@@ -135,6 +135,23 @@ class BoundAnswers : public ::testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
+TEST_F(BoundAnswers, GoOnWithTheReasoningThatThePromptHasBegun) {
+  const auto format =
+      Format(Options{.judge =
+                         [](std::string_view text) {
+                           const std::string_view whole = "<think>a";
+                           if (text == whole) return Fit::kWhole;
+                           return whole.starts_with(text) ? Fit::kBegun : Fit::kNone;
+                         },
+                     .reasoning_begin = "<think>"});
+  Request request = Bound(format);
+  request.in_reasoning = true;
+  const Outcome outcome = Play({request}, *backend_);
+  ASSERT_TRUE(outcome.answers[0].finished.has_value()) << outcome.answers[0].failure;
+  EXPECT_EQ(outcome.answers[0].text, "a") << "the marker is the prompt's";
+  EXPECT_EQ(outcome.answers[0].finished->output_tokens, 2);
+}
+
 TEST_F(BoundAnswers, AreOfTheirFormat) {
   std::set<std::string> words;
   for (uint32_t seed = 0; seed < 8; ++seed) {
