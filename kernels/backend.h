@@ -102,6 +102,7 @@ struct HostMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   const GgmlLayout* blocks = nullptr;  // set: each row is a whole number of such blocks
+  bool keeps_eight = false;            // under int4 it is kept as under int8
 };
 
 // The record of one full block and KV head, unpacked: for tests, inspection and evaluation.

@@ -90,7 +90,8 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
                           "float32, float16, bfloat16, or the blocks of 4 to 8 bits of a GGUF "
                           "file; on a GPU --compute's. int8 and int4 make blocks at load of what "
                           "has more bits: about 1.06 and 0.63 bytes a weight, at a loss of "
-                          "precision, small with int8. They are not for GPUs");
+                          "precision, small with int8. int4 keeps embedding, head, key, value and "
+                          "down projections at 8 bits. They are not for GPUs");
 }
 
 void AddCacheFlags(CLI::App& app, EngineOptions& options) {

@@ -22,7 +22,7 @@ SUITE = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e49
 SUITE_FOLDER = "/json/tests/draft2020-12/"
 # Cases that pass the check of keywords, of those that the suite has: fewer are a change that refuses
 # more than it should.
-SUITE_PASSES = 1
+SUITE_PASSES = 75
 
 NAMES = ["a", "b", "c", "title", "default", "a b", "x/y", "~", "é", "quo\"te"]
 TEXTS = ["", "a", "b", "ab", "abc", "red", "x1", "2026-11-26", "12", "é", "a\"b", "line\n", "aaaaaaaa",

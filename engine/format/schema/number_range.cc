@@ -86,8 +86,9 @@ absl::StatusOr<NumberRange> NumberRangeOf(const SchemaModel& model, const Schema
     if (!range.low || !range.high) continue;
     const double width = range.high->value - range.low->value;
     const int out = (range.low->exclusive ? 1 : 0) + (range.high->exclusive ? 1 : 0);
-    // Between two that are both left out another one must be left. It cannot wrap: floating point.
-    const bool some = out == 0 ? width >= 0 : width > kStep * (out - 1) + kStep / 2;
+    // Between two that are both left out another one must be left.
+    const double least = out == 0 ? 0 : out == 1 ? kStep / 2 : kStep + kStep / 2;
+    const bool some = width >= least;
     if (!some) return None(model, bound);
   }
   return range;

@@ -211,17 +211,17 @@ class SchemaReader {
   }
 
   absl::Status ReadType(SchemaNode& node, uint32_t at) {
-    constexpr char kTypes[] = "null, boolean, integer, number, string, array or object, or a list";
+    constexpr char kSaid[] = "null, boolean, integer, number, string, array or object, or a list";
     if (KindOf(at) == JsonKind::kString) {
       node.types = TypeNamed(text_[at].text);
     } else if (KindOf(at) == JsonKind::kArray) {
       for (const uint32_t item : text_.ChildrenOf(at)) {
         const Types type = KindOf(item) == JsonKind::kString ? TypeNamed(text_[item].text) : 0;
-        if (type == 0) return MustBe(at, kTypes);
+        if (type == 0) return MustBe(at, kSaid);
         node.types |= type;
       }
     }
-    if (node.types == 0) return MustBe(at, kTypes);
+    if (node.types == 0) return MustBe(at, kSaid);
     Asks(node, at);
     return absl::OkStatus();
   }

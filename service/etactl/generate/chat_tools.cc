@@ -7,24 +7,24 @@
 namespace eta::ctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-std::string TextIn(const Json& object, const char* field) {
+std::string TextIn(const OrderedJson& object, const char* field) {
   const auto found = object.find(field);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 // What stands in `function`, or the value itself.
-const Json& FunctionOf(const Json& value) {
+const OrderedJson& FunctionOf(const OrderedJson& value) {
   const auto function = value.find("function");
   return function == value.end() ? value : *function;
 }
 
-absl::Status ReadTool(const Json& value, v1::Tool* tool) {
+absl::Status ReadTool(const OrderedJson& value, v1::Tool* tool) {
   if (!value.is_object()) return absl::InvalidArgumentError("not a JSON object");
   const std::string type = TextIn(value, "type");
   const bool is_function = !value.contains("type") || type == "function" || type == "object";
-  const Json& function = FunctionOf(value);
+  const OrderedJson& function = FunctionOf(value);
   if (!is_function || !function.is_object()) {
     return absl::InvalidArgumentError("not a tool of the type function");
   }
@@ -50,7 +50,7 @@ absl::Status ReadTool(const Json& value, v1::Tool* tool) {
 
 absl::Status ReadTools(const std::string& file, v1::Chat* chat) {
   ASSIGN_OR_RETURN(const std::string content, ReadAll(file));
-  const Json list = Json::parse(content, nullptr, /*allow_exceptions=*/false);
+  const OrderedJson list = OrderedJson::parse(content, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": not a JSON list of tools"));
   }
@@ -105,9 +105,9 @@ absl::Status ReadCalls(const nlohmann::json& list, v1::ChatMessage* message) {
 }
 
 nlohmann::ordered_json CallList(const v1::ChatMessage& message) {
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const v1::ToolCall& call : message.tool_calls()) {
-    Json value = Json::object();
+    OrderedJson value = OrderedJson::object();
     if (!call.id().empty()) value["id"] = call.id();
     value["type"] = "function";
     value["function"] = {{"name", call.name()}, {"arguments", call.arguments()}};

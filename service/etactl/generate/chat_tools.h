@@ -1,12 +1,12 @@
 // Tools and their calls in the words of OpenAI's API, as files have them.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "eta/v1/chat.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace eta::ctl {
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/utf8_characters.h"
 #include "engine/format/schema/json/json_number.h"
 
 namespace eta::schema {
@@ -69,11 +70,13 @@ std::string JsonText::Pointer(uint32_t at) const {
     const uint32_t parent = values_[at].parent;
     std::string part;
     if (values_[parent].kind == JsonKind::kObject) {
-      for (const char c : values_[at].key.substr(0, kMaxPointerBytes)) {
-        if (c == '~') {
-          part += "~0";
-        } else if (c == '/') {
-          part += "~1";
+      std::string_view key = values_[at].key;
+      if (key.size() > kMaxPointerBytes) {
+        key = key.substr(0, Utf8Before(key, kMaxPointerBytes + 1));
+      }
+      for (const char c : key) {
+        if (c == '~' || c == '/') {
+          part += c == '~' ? "~0" : "~1";
         } else {
           part += c;
         }

@@ -36,6 +36,8 @@ bool IsQuantifier(char32_t c) {
   return c == '*' || c == '+' || c == '?' || c == '{';
 }
 
+}  // namespace
+
 // A piece of a pattern.
 struct Piece {
   std::vector<PatternStep> steps;
@@ -44,6 +46,8 @@ struct Piece {
   Lengths lengths = {0, 0};
   int32_t repeated = -1;  // it is this set, repeated
 };
+
+namespace {
 
 void Append(Piece& piece, const Piece& more) {
   piece.repeated = piece.steps.empty() && piece.text.empty() ? more.repeated : -1;
@@ -98,7 +102,7 @@ absl::StatusOr<Piece> Repeat(const Piece& piece, const Lengths& count) {
     const auto left = static_cast<int32_t>(copies - i - 1);
     // Each that may be left out leaves out those behind it too.
     if (!must) {
-      // cannot wrap: at most kMaxSteps, as was just seen
+      // cannot wrap: it is at most kMaxSteps
       const int32_t behind = open ? size + 2 : size + 1 + left * (size + 1);
       repeated.steps.push_back({.next = 1, .other = behind});
     }

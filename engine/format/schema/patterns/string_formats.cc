@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace eta::schema {
 namespace {
 
@@ -30,11 +32,11 @@ std::string Ipv6() {
   std::string forms = "(" + group + ":){7}" + group;
   for (int before = 0; before <= 7; ++before) {
     const int after = 7 - before;
-    forms += "|";
-    if (before == 0) forms += ":";
-    if (before > 0) forms += "(" + group + ":){" + std::to_string(before) + "}";
-    forms +=
-        after == 0 ? ":" : ":(" + group + "(:" + group + "){0," + std::to_string(after - 1) + "})?";
+    absl::StrAppend(&forms, "|");
+    if (before == 0) absl::StrAppend(&forms, ":");
+    if (before > 0) absl::StrAppend(&forms, "(", group, ":){", before, "}");
+    absl::StrAppend(&forms, ":");
+    if (after > 0) absl::StrAppend(&forms, "(", group, "(:", group, "){0,", after - 1, "})?");
   }
   return forms;
 }

@@ -22,7 +22,7 @@ std::string Whole(std::string_view pattern, const Lengths& lengths = {}) {
   return parsed.ok() ? parsed->WholeText(lengths).value_or("none") : "";
 }
 
-std::string Error(const std::string& pattern) {
+std::string PatternError(const std::string& pattern) {
   return std::string(Pattern::Parse(pattern).status().message());
 }
 
@@ -87,34 +87,35 @@ TEST(Pattern, LengthsAreJoinedWhereTheyFollowOrOneSetIsRepeated) {
 //   bad counts, groups 33 deep, counts over 128, over 1024 steps | INVALID_ARGUMENT, field
 //   `format.json_schema`, with what is not known and the JSON pointer
 TEST(Pattern, RefusesByNameWhatIsNoRegularLanguageOrTooLong) {
-  EXPECT_EQ(Error("a(?=b)"), "a group that begins with (? is not known in patterns");
-  EXPECT_EQ(Error("(?i)a"), "a group that begins with (? is not known in patterns");
-  EXPECT_EQ(Error("(a)\\1"), "\\1 is not known in patterns");
-  EXPECT_EQ(Error("\\bx"), "\\b is not known in patterns");
-  EXPECT_EQ(Error("\\p{L}"), "\\p is not known in patterns");
-  EXPECT_EQ(Error("\\\u00e9"), "a backslash before such a character is not known in patterns");
-  EXPECT_EQ(Error("a^"), "^ in the middle is not known in patterns");
-  EXPECT_EQ(Error("(^a)"), "^ in the middle is not known in patterns");
-  EXPECT_EQ(Error("a$b"), "$ before the end is not known in patterns");
-  EXPECT_EQ(Error("(a$)"), "$ in a group is not known in patterns");
-  EXPECT_EQ(Error("*a"), "a count of nothing is not known in patterns");
-  EXPECT_EQ(Error("a**"), "a count of a count is not known in patterns");
-  EXPECT_EQ(Error("a{"), "{ that begins no count is not known in patterns");
-  EXPECT_EQ(Error("a{3,2}"), "a pattern that counts down");
-  EXPECT_EQ(Error("a{129}"), "a pattern that counts over 128");
-  EXPECT_EQ(Error("a{99999999999999999999}"), "a pattern that counts over 128");
-  EXPECT_EQ(Error("((a{100}){100}){100}"), "a pattern of over 1024 steps");
-  EXPECT_EQ(Error(std::string(60000, 'a')), "a pattern of over 1024 steps");
-  EXPECT_EQ(Error(std::string(60000, '(')), "a pattern with groups over 32 deep");
-  EXPECT_EQ(Error("(a"), "a pattern whose '(' is not closed");
-  EXPECT_EQ(Error("a)"), "a pattern whose ')' is not opened");
-  EXPECT_EQ(Error("[a"), "a pattern whose '[' is not closed");
-  EXPECT_EQ(Error("[]"), "an empty class is not known in patterns");
-  EXPECT_EQ(Error("[b-a]"), "such a range in a class is not known in patterns");
-  EXPECT_EQ(Error("[a-\\d]"), "such a range in a class is not known in patterns");
-  EXPECT_EQ(Error("\\x4"), "an escape that is cut short is not known in patterns");
-  EXPECT_EQ(Error("\\ud83d"), "half of a surrogate pair is not known in patterns");
-  EXPECT_EQ(Error("a\\"), "a backslash before such a character is not known in patterns");
+  EXPECT_EQ(PatternError("a(?=b)"), "a group that begins with (? is not known in patterns");
+  EXPECT_EQ(PatternError("(?i)a"), "a group that begins with (? is not known in patterns");
+  EXPECT_EQ(PatternError("(a)\\1"), "\\1 is not known in patterns");
+  EXPECT_EQ(PatternError("\\bx"), "\\b is not known in patterns");
+  EXPECT_EQ(PatternError("\\p{L}"), "\\p is not known in patterns");
+  EXPECT_EQ(PatternError("\\\u00e9"),
+            "a backslash before such a character is not known in patterns");
+  EXPECT_EQ(PatternError("a^"), "^ in the middle is not known in patterns");
+  EXPECT_EQ(PatternError("(^a)"), "^ in the middle is not known in patterns");
+  EXPECT_EQ(PatternError("a$b"), "$ before the end is not known in patterns");
+  EXPECT_EQ(PatternError("(a$)"), "$ in a group is not known in patterns");
+  EXPECT_EQ(PatternError("*a"), "a count of nothing is not known in patterns");
+  EXPECT_EQ(PatternError("a**"), "a count of a count is not known in patterns");
+  EXPECT_EQ(PatternError("a{"), "{ that begins no count is not known in patterns");
+  EXPECT_EQ(PatternError("a{3,2}"), "a pattern that counts down");
+  EXPECT_EQ(PatternError("a{129}"), "a pattern that counts over 128");
+  EXPECT_EQ(PatternError("a{99999999999999999999}"), "a pattern that counts over 128");
+  EXPECT_EQ(PatternError("((a{100}){100}){100}"), "a pattern of over 1024 steps");
+  EXPECT_EQ(PatternError(std::string(60000, 'a')), "a pattern of over 1024 steps");
+  EXPECT_EQ(PatternError(std::string(60000, '(')), "a pattern with groups over 32 deep");
+  EXPECT_EQ(PatternError("(a"), "a pattern whose '(' is not closed");
+  EXPECT_EQ(PatternError("a)"), "a pattern whose ')' is not opened");
+  EXPECT_EQ(PatternError("[a"), "a pattern whose '[' is not closed");
+  EXPECT_EQ(PatternError("[]"), "an empty class is not known in patterns");
+  EXPECT_EQ(PatternError("[b-a]"), "such a range in a class is not known in patterns");
+  EXPECT_EQ(PatternError("[a-\\d]"), "such a range in a class is not known in patterns");
+  EXPECT_EQ(PatternError("\\x4"), "an escape that is cut short is not known in patterns");
+  EXPECT_EQ(PatternError("\\ud83d"), "half of a surrogate pair is not known in patterns");
+  EXPECT_EQ(PatternError("a\\"), "a backslash before such a character is not known in patterns");
 }
 
 TEST(Pattern, TakesTimeInProportionToTheText) {

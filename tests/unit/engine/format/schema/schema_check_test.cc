@@ -52,7 +52,7 @@ TEST(SchemaCheck, NamesKeywordsThatAreNotEnforced) {
         "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "maxContains",
         "minContains", "not", "nullable", "then"}) {
     const std::string schema =
-        R"({"type":"object","properties":{"a/b":{")" + keyword + R"(":{}}}})";
+        absl::StrCat(R"({"type":"object","properties":{"a/b":{")", keyword, R"(":{}}}})");
     EXPECT_EQ(Refusal(schema), keyword + " is not enforced: /properties/a~1b/" + keyword);
   }
   EXPECT_EQ(Refusal(R"({"minlength":1})"), "a keyword that is not known: /minlength");

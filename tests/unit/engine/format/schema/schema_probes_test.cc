@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/format/schema/answer_check.h"
 #include "engine/format/schema/schema_check.h"
@@ -234,9 +235,9 @@ std::string NestedChoice(int depth, bool apart) {
   std::string schema = R"({"oneOf":[)";
   for (const std::string name : {"a", "b"}) {
     if (name == "b") schema += ",";
-    schema += R"({"type":"object","properties":{")" + name + R"(":)" + inner +
-              R"(},"required":[")" + name + R"("])" +
-              (apart ? "" : R"(,"additionalProperties":true)") + "}";
+    absl::StrAppend(&schema, R"({"type":"object","properties":{")", name, R"(":)", inner,
+                    R"(},"required":[")", name, R"("])",
+                    apart ? "" : R"(,"additionalProperties":true)", "}");
   }
   return schema + "]}";
 }
