@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/format/compiler/make_format_compiler.h"
 #include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"
@@ -193,6 +194,8 @@ absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(chats_, ChatPrompts::Create({.of_model = checkpoint.chat_template(),
                                                 .given = options_.chat_template},
                                                *tokenizer_));
+  ASSIGN_OR_RETURN(formats_,
+                   MakeFormatCompiler(options_.formats, options_.format_helper, *tokenizer_));
   if (options_.keep_tokenizer_files) {
     info_.tokenizer_files = std::make_shared<const TokenizerFiles>(std::move(files));
   }
