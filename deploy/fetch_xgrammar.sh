@@ -3,14 +3,15 @@
 # source package of PyPI, pinned by its digest. Nothing of the package is run: pip would build it to
 # learn what it is.
 #   deploy/fetch_xgrammar.sh [DIR]      default: build/xgrammar
-# Keeps the library, the headers that it brings along (picojson, dlpack) and their licences. Prints
-# DIR. Needs python3, and PyPI or a mirror of it as pip is told: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL,
-# PIP_FIND_LINKS, PIP_CERT, or pip's configuration where there is pip.
+# Changes what engine/format/library/xgrammar.patch changes. Keeps the library, the headers that it
+# brings along (picojson, dlpack) and their licences. Prints DIR. Needs python3, and PyPI or a mirror
+# of it as pip is told: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, or pip's
+# configuration where there is pip.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
 if [ "${1-}" = --help ] || [ "${1-}" = -h ] || [ $# -gt 1 ]; then
-  sed -n '2,8s/^# *//p' "$0" >&2
+  sed -n '2,9s/^# *//p' "$0" >&2
   [ $# -le 1 ] || exit 2
   exit 0
 fi
@@ -35,6 +36,7 @@ import urllib.request
 NAME, VERSION = "xgrammar", "0.2.8"
 FILE = f"{NAME}-{VERSION}.tar.gz"
 DIGEST = "8305646fd2b319d6c3003f51a1665e54cbbe9cba1fb636bc41d0b46434ccbb80"
+PATCH = pathlib.Path("engine/format/library/xgrammar.patch")
 SIZE_LIMIT = 16 << 20
 TIMEOUT_S = 60
 KEPT = re.compile(
@@ -133,9 +135,25 @@ def unpack(data, folder):
     (picojson / "LICENSE").write_text(re.sub(r"(?m)^ \* ?", "", licence))
 
 
+def patch(folder, text):
+    """Changes what a unified diff changes, wherever it stands, once."""
+    for part in re.split(r"(?m)^--- ", text)[1:]:
+        name = re.search(r"(?m)^\+\+\+ b/(.*)$", part)[1]
+        source = (folder / name).read_text()
+        for hunk in re.split(r"(?m)^@@ .*\n", part)[1:]:
+            old = re.sub(r"(?m)^(?:\+.*\n|[ -])", "", hunk)
+            new = re.sub(r"(?m)^(?:-.*\n|[ +])", "", hunk)
+            if source.count(old) != 1:
+                fail(f"{PATCH} does not fit {name}")
+            source = source.replace(old, new)
+        (folder / name).write_text(source)
+
+
 def main(target):
-    stamp = target / "SHA256"
-    if not (stamp.is_file() and stamp.read_text().strip() == DIGEST):
+    change = PATCH.read_text()
+    stamps = {"SHA256": DIGEST, "PATCH_SHA256": hashlib.sha256(change.encode()).hexdigest()}
+    if not all((target / name).is_file() and (target / name).read_text().strip() == stamp
+               for name, stamp in stamps.items()):
         data = archive()
         if hashlib.sha256(data).hexdigest() != DIGEST:
             fail(f"{FILE} is not the file that is known")
@@ -144,7 +162,9 @@ def main(target):
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
             folder = pathlib.Path(work) / NAME
             unpack(data, folder)
-            (folder / stamp.name).write_text(DIGEST + "\n")
+            patch(folder, change)
+            for name, stamp in stamps.items():
+                (folder / name).write_text(stamp + "\n")
             (folder / "VERSION").write_text(VERSION + "\n")
             if target.exists():
                 shutil.rmtree(target)

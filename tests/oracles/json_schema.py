@@ -263,9 +263,10 @@ def expected(validator, answer):
 
 def compare(build, cases):
     """Prints what differs. Returns (schemas that pass, answers, how many of them valid, differences,
-    reasons)."""
+    reasons). Where the grammar is built, no answer that is not valid may be led to."""
     passed = answers = valid = wrong = 0
     reasons = collections.Counter()
+    led_to = collections.Counter()
     for (schema, texts), said in zip(cases, probed(build, cases)):
         if "error" in said:
             reasons[said["error"].split(": ")[1]] += 1
@@ -280,6 +281,15 @@ def compare(build, cases):
                 wrong += 1
                 if wrong <= 15:
                     print(f"schema {schema}\n  answer {text}\n  jsonschema: {want}, here: {is_valid}")
+        for text, is_valid, led in zip(texts, said["valid"], said.get("led", [])):
+            led_to[(is_valid, led)] += 1
+            if led and not is_valid:
+                wrong += 1
+                print(f"schema {schema}\n  answer {text}\n  the grammar leads to it, and it is not valid")
+    if led_to:
+        print(f"the grammar leads to {led_to[(True, True)]} answers and refuses {led_to[(True, False)]} valid ones")
+        if led_to[(True, False)] > led_to[(True, True)] // 10:
+            wrong += 1
     return passed, answers, valid, wrong, reasons
 
 
@@ -326,11 +336,12 @@ def suite(build):
         if "error" in said:
             continue
         passed += 1
-        for text, want, is_valid in zip(case[1], case[2], said["valid"]):
+        for text, want, is_valid, led in zip(case[1], case[2], said["valid"], said.get("led", case[2])):
             answers += 1
-            if want != is_valid:
+            if want != is_valid or led and not want:
                 wrong += 1
-                print(f"{case[3]}\n  schema {case[0]}\n  answer {text}\n  the suite: {want}, here: {is_valid}")
+                print(f"{case[3]}\n  schema {case[0]}\n  answer {text}\n"
+                      f"  the suite: {want}, here: {is_valid}, led to: {led}")
     print(f"the suite of draft 2020-12: {passed} of {len(cases)} schemas pass the check of keywords, {answers} "
           f"answers, {wrong} differences")
     return 1 if wrong or passed < SUITE_PASSES else 0

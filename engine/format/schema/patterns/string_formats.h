@@ -1,5 +1,5 @@
-// Formats of strings as patterns: each matches nothing but what its standard allows, and most of
-// it.
+// Formats of strings as patterns: each matches nothing but what its standard allows, the lengths of
+// names of hosts and mailboxes apart, and most of it.
 #pragma once
 
 #include <string_view>
