@@ -158,8 +158,8 @@ TEST_P(GoldenModel, CudaReadsTheSameTokensAndGivesTheSameLogits) {
 
 INSTANTIATE_TEST_SUITE_P(Case, GoldenModel, ::testing::ValuesIn(CaseFiles()), CaseName);
 
-// One case, and not in each run: plain loops in double precision take their time. Their ops are held
-// against golden numbers of their own (decode_test.cc).
+// One case, and not in each run: plain loops in double precision take their time. Their ops are
+// held against golden numbers of their own (decode_test.cc).
 TEST(GoldenModelReference, ReferenceReadsTheSameTokensAndGivesTheSameLogits) {
   if (!LongRun()) GTEST_SKIP() << "part of the long run (ETA_TEST_LONG)";
   ExpectExact(CaseFolder() + "/code-floor.safetensors", "reference", 1e-4);
