@@ -251,6 +251,8 @@ TEST_F(MonitoringTest, FormatsAreWhatTheClientsAskedFor) {
   EXPECT_EQ(page().Sum("eta_format_compile_duration_seconds_count"),
             page().Sum("eta_format_lookups_total", {{"result", "miss"}}));
   EXPECT_THAT(page().Sum("eta_step_mask_duration_seconds_count"), Ge(asked));
+  EXPECT_EQ(page().Sum("eta_step_mask_wait_seconds_count"),
+            page().Sum("eta_step_mask_duration_seconds_count"));
 }
 
 TEST_F(MonitoringTest, StepsAddUp) {
