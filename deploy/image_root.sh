@@ -4,8 +4,10 @@
 # of materials and where the binaries come from.
 # Used by deploy/Dockerfile* and by tests/deploy/image_root_test.sh, which serves from such a root.
 #   deploy/image_root.sh ROOT BINARY_DIR [--model DIR] [--library FILE]... [--revision COMMIT]
+#     [--xgrammar DIR]
 # --model bakes a model in, as /models/NAME; --library adds a library that is loaded at run time;
-# --revision names the commit where there is no repository. BINARY_DIR is bin of a build.
+# --revision names the commit where there is no repository; --xgrammar names the sources of xgrammar
+# where the binaries have it. BINARY_DIR is bin of a build.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 
@@ -13,7 +15,7 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 . deploy/image_parts.sh
 
 usage() {
-  sed -n '6,8s/^# *//p' "$0" >&2
+  sed -n '6,10s/^# *//p' "$0" >&2
   exit 2
 }
 [ $# -ge 2 ] || usage
@@ -23,11 +25,13 @@ shift 2
 models=()
 libraries=()
 revision=()
+xgrammar=()
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || usage
   case "$1" in
     --model) models+=("$2") ;;
     --library) libraries+=("$2") ;;
+    --xgrammar) xgrammar=(--xgrammar "$2") ;;
     --revision) if [ -n "$2" ]; then revision=(--revision "$2"); fi ;;
     *) usage ;;
   esac
@@ -54,6 +58,13 @@ fi
 if [ "$(id -u)" -eq 0 ]; then chown "$image_uid:$image_uid" "${writable[@]}"; fi
 
 install -m 0644 LICENSE "$root/usr/share/doc/eta-server/"
+if [ ${#xgrammar[@]} -gt 0 ]; then
+  sources=${xgrammar[1]}
+  install -D -m 0644 -t "$root/usr/share/doc/xgrammar" "$sources/LICENSE" "$sources/NOTICE"
+  for part in picojson dlpack; do
+    install -D -m 0644 -t "$root/usr/share/doc/$part" "$sources/3rdparty/$part/LICENSE"
+  done
+fi
 image_records ca-certificates
 
 for model in ${models[@]+"${models[@]}"}; do
@@ -66,6 +77,6 @@ described=()
 for model in ${models[@]+"${models[@]}"}; do described+=(--model "$root/models/$(basename "$(readlink -f "$model")")"); done
 for library in ${libraries[@]+"${libraries[@]}"}; do described+=(--library "$library"); done
 deploy/supply_chain/sbom.py --output "$root/usr/share/doc/eta-server/sbom.spdx.json" \
-  ${described[@]+"${described[@]}"} "$binaries/eta-server" "$binaries/etactl"
+  ${xgrammar[@]+"${xgrammar[@]}"} ${described[@]+"${described[@]}"} "$binaries/eta-server" "$binaries/etactl"
 deploy/supply_chain/provenance.py --output "$root/usr/share/doc/eta-server/provenance.json" \
   --build "$binaries/.." ${revision[@]+"${revision[@]}"} "$binaries/eta-server" "$binaries/etactl"

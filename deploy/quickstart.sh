@@ -79,9 +79,11 @@ if [ "$fetch" -eq 1 ]; then sections+=(fetch); fi
 deploy/install_packages.sh "${sections[@]}" || fail "the packages could not be installed"
 end
 
-begin "2/$steps build (server and client, no tests)"
+# Formats of answers need xgrammar, which is fetched (deploy/fetch_xgrammar.sh, ETA_GRAMMAR=ON) and
+# takes minutes more to build.
+begin "2/$steps build (server and client, without formats of answers, no tests)"
 . deploy/compiler_cache.sh "$PWD"
-quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF ||
+quietly cmake --preset release -DETA_TESTS=OFF -DETA_CUDA=OFF -DETA_WERROR=OFF -DETA_GRAMMAR=OFF ||
   fail "cmake could not configure the build"
 quietly cmake --build build --parallel "$(nproc)" --target eta-server etactl ||
   fail "the build failed"

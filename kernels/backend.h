@@ -12,6 +12,9 @@
 //   Plan(k) ops Launch() | Plan(k + 1) ops  Finish() | SetTokens() ops Launch() | Plan(k + 2) ...
 //                          while k runs                                           while k + 1 runs
 //
+// A step may be launched in parts: while its first ops run, ops that follow them are noted, and
+// another Launch() starts these behind them. So what the last ops need may be made meanwhile.
+//
 // Nothing else of the backend is called while a step runs. On a backend that does not defer, ops
 // run when they are called, and Launch() does nothing.
 //
@@ -99,6 +102,7 @@ struct HostMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   const GgmlLayout* blocks = nullptr;  // set: each row is a whole number of such blocks
+  bool keeps_eight = false;            // under int4 it is kept as under int8
 };
 
 // The record of one full block and KV head, unpacked: for tests, inspection and evaluation.
@@ -174,12 +178,13 @@ class Backend {
   virtual void MeasureShadow(const ShadowParams& params) = 0;
   virtual void CollectCalibration(const CalibrationParams& params) = 0;
   virtual void SwiGlu(const SwiGluParams& params) = 0;
-  virtual void Sample(const SampleParams& params) = 0;
+  virtual void Sample(const SampleParams& params) = 0;  // REQUIRES: CheckSample (checks.h)
 
   // Replaces the tokens [R] of the noted step; for a backend that defers. The tokens must live as
   // long as the step's batch.
   virtual void SetTokens(std::span<const int32_t> /*tokens*/) {}
-  // Starts the noted step and does not wait. The next call is Plan() or Finish().
+  // Starts the noted ops and does not wait. Then come Plan() or Finish(), or further ops of the
+  // step with a Launch() of their own.
   virtual void Launch() {}
   // Forgets the step that is noted and was not launched.
   virtual void Discard() {}
@@ -187,7 +192,8 @@ class Backend {
   // the step counts. RESOURCE_EXHAUSTED: the device had no memory for the step; a smaller step may
   // follow. Any other error: the device is lost.
   virtual absl::Status Finish() = 0;
-  // Seconds that the device spent on the ops of the last finished step, transfers included.
+  // Seconds that the device spent on the ops of the last finished step, transfers included, and
+  // what it waited for between its parts.
   // Benchmarks divide by this time. Nullopt if the host runs the ops itself, since its clock tells
   // then.
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }

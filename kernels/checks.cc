@@ -1,6 +1,7 @@
 #include "kernels/checks.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/params/sampling.h"
 #include "kernels/weights/ggml_type.h"
 
 namespace eta {
@@ -71,6 +72,17 @@ absl::Status CheckGeometry(const KvGeometry& geometry) {
     return absl::InvalidArgumentError("sub_block: neither 0 nor a divisor of block_size");
   }
   return CheckCacheTypes(geometry);
+}
+
+absl::Status CheckSample(const SampleParams& params) {
+  const size_t words = MaskWords(params.logits.cols);
+  for (const SampleRow& row : params.rows) {
+    if (row.mask.empty() || row.mask.size() == words) continue;
+    return absl::InvalidArgumentError(absl::StrCat("mask: has ", row.mask.size(),
+                                                   " words, and a vocabulary of ",
+                                                   params.logits.cols, " tokens has ", words));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace eta

@@ -24,4 +24,7 @@ absl::Status CheckCacheTypes(const KvGeometry& geometry);
 // the sub-block; the types as CheckCacheTypes() does.
 absl::Status CheckGeometry(const KvGeometry& geometry);
 
+// Checks the masks of the rows: empty, or MaskWords(V) words.
+absl::Status CheckSample(const SampleParams& params);
+
 }  // namespace eta

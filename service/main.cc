@@ -31,6 +31,7 @@ absl::Status Start(Lifecycle& server) {
 
 int Run(Flags flags) {
   Lifecycle server(std::move(flags));
+  server.ForkFormatHelper();
   server.Harden();
   server.OpenLog();
   if (const absl::Status started = Start(server); !started.ok()) return server.BadStart(started);

@@ -85,13 +85,14 @@ only "only the backends on CUDA and their tests see it" '(kernels/cuda|training/
   '(cuda[A-Za-z_]*\.h|cublas|nccl|cub/)'
 rule "the client program sees the API, settings as messages, the formats of keys and the words on bad flags only" 'service/etactl/[^:]*' \
   'service/(admin|calibrate|calls|connections|generate|health|kv_events|lifecycle|limits|log|options/(access|engine|flag|insecure|operation|profiles|server)|process|profiles|server|stats|telemetry|tracing|vllm|wire/(grpc_status|payload_digest|request_id|store_status|trace_context|wire_message)\.h|[a-z_]+\.h)'
+only "only one folder sees xgrammar" 'engine/format/library/[^:]*' '(xgrammar|picojson|dlpack)/'
 one "only one file sees OpenBLAS" '(cblas|openblas)'
 one "only one file sees the exposer" '(civetweb|CivetServer|prometheus/exposer)'
 one "only one file sees ZeroMQ" 'zmq'
 one "only one file sees SentencePiece" 'sentencepiece'
 
 rooms kernels system . weights params reference cpu cuda backends
-rooms engine base chat checkpoint model request tokenizer batching passes front
+rooms engine base chat checkpoint model request tokenizer format batching passes front
 rooms calibration figures solvers profiles needles calibrate evaluation
 rooms service log process wire connections telemetry kv_events options tracing identity limits calls profiles \
   calibrate generate stats admin health vllm server lifecycle etactl

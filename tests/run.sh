@@ -80,8 +80,14 @@ check_shell() {
   find deploy tests .ci -type f \( -name '*.sh' -o -path '.ci/*' \) -print0 | xargs -0 shellcheck
 }
 
+# Formats of answers are built where their library can be had; else their tests skip and say why.
+grammar=OFF
+fetch_grammar() {
+  if deploy/fetch_xgrammar.sh; then grammar=ON; fi
+}
+
 configure() {
-  cmake --preset "$1" -DETA_WERROR=ON -DETA_TESTS=ON >"$log" 2>&1 ||
+  cmake --preset "$1" -DETA_WERROR=ON -DETA_TESTS=ON -DETA_GRAMMAR="$grammar" >"$log" 2>&1 ||
     { cat "$log" && return 1; }
 }
 
@@ -139,6 +145,7 @@ if [ "$tidy" -eq 1 ]; then sections+=(tidy); fi
 if [ $((long + asan + tsan)) -gt 0 ]; then sections+=(clang); fi
 phase "packages" deploy/install_packages.sh "${sections[@]}"
 . deploy/compiler_cache.sh "$PWD"
+phase "sources of xgrammar" fetch_grammar
 
 if [ "$default_run" -eq 1 ]; then
   phase "layers" tests/layers.sh

@@ -34,9 +34,22 @@ def revision(given):
 
 def options(build):
     """The options that make a difference, from CMake's cache."""
-    kept = r"(CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|CMAKE_CXX_FLAGS|CMAKE_CUDA_COMPILER|ETA_[A-Z_]+):[A-Z]+=(.*)"
-    lines = (pathlib.Path(build) / "CMakeCache.txt").read_text().splitlines()
-    return {match[1]: match[2] for line in lines if (match := re.fullmatch(kept, line))}
+    kept = r"(CMAKE_BUILD_TYPE|CMAKE_CXX_COMPILER|CMAKE_CXX_FLAGS|CMAKE_CUDA_COMPILER|ETA_(?!XGRAMMAR)[A-Z_]+):[A-Z]+=(.*)"
+    return {match[1]: match[2] for line in cache(build) if (match := re.fullmatch(kept, line))}
+
+
+def cache(build):
+    return (pathlib.Path(build) / "CMakeCache.txt").read_text().splitlines()
+
+
+def fetched(build):
+    """xgrammar, where it is in the binaries."""
+    lines = cache(build)
+    if "ETA_GRAMMAR:BOOL=ON" not in lines:
+        return []
+    folder = next(pathlib.Path(line.partition("=")[2]) for line in lines if line.startswith("ETA_XGRAMMAR_DIR:"))
+    version, digest = ((folder / name).read_text().strip() for name in ("VERSION", "SHA256"))
+    return [{"uri": f"pkg:pypi/xgrammar@{version}", "digest": {"sha256": digest}}]
 
 
 def flags(build):
@@ -67,7 +80,7 @@ def statement(binaries, build, given):
                 "buildType": "deploy/Dockerfile",
                 "externalParameters": {"options": options(build), "flags": flags(build)},
                 "internalParameters": {"source_date_epoch": os.environ.get("SOURCE_DATE_EPOCH", "")},
-                "resolvedDependencies": source + packages,
+                "resolvedDependencies": source + fetched(build) + packages,
             },
             "runDetails": {"builder": {"id": f"debian-{debian.release()}"}},
         },

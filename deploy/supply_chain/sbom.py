@@ -3,9 +3,9 @@
 load, by the package database; libraries that are compiled in; CA certificates; definitions and weights that the
 repository carries. Not in it: licences, package records and the few lines that image_root.sh writes to /etc.
 
-    deploy/supply_chain/sbom.py --output FILE [--library FILE]... [--model DIR]... BINARY...
+    deploy/supply_chain/sbom.py --output FILE [--library FILE]... [--model DIR]... [--xgrammar DIR] BINARY...
 
---library names one that is loaded at run time (cuBLASLt). SOURCE_DATE_EPOCH sets the time that the document bears."""
+--library names one that is loaded at run time (cuBLASLt), --xgrammar the sources of xgrammar where the binaries have it. SOURCE_DATE_EPOCH sets the time that the document bears."""
 
 import argparse
 import datetime
@@ -29,6 +29,12 @@ CARRIED = {
     "proto/grpc/health/v1": ("grpc-health-proto", "https://github.com/grpc/grpc-proto"),
     "proto/opentelemetry": ("opentelemetry-proto", "https://github.com/open-telemetry/opentelemetry-proto"),
 }
+
+# What xgrammar's sources bring along.
+FETCHED = (
+    ("picojson", "BSD-2-Clause", "https://github.com/kazuho/picojson"),
+    ("dlpack", "Apache-2.0", "https://github.com/dmlc/dlpack"),
+)
 
 
 def project_version():
@@ -115,7 +121,22 @@ def foreign_library(document, path):
         licenseDeclared="LicenseRef-NVIDIA-CUDA-EULA" if nvidia else "NOASSERTION")  # fmt: skip
 
 
-def describe(binaries, libraries, models):
+def fetched(document, folder):
+    """xgrammar as fetch_xgrammar.sh left it in `folder`, and its parts; their ids."""
+    version, digest = ((folder / name).read_text().strip() for name in ("VERSION", "SHA256"))
+    yield document.package(
+        identifier("Package", "xgrammar"), name="xgrammar", versionInfo=version, licenseDeclared="Apache-2.0",
+        downloadLocation=f"https://pypi.org/project/xgrammar/{version}", supplier="NOASSERTION",
+        checksums=[{"algorithm": "SHA256", "checksumValue": digest}],
+        externalRefs=[{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                       "referenceLocator": f"pkg:pypi/xgrammar@{version}"}])  # fmt: skip
+    for name, licence, origin in FETCHED:
+        yield document.package(
+            identifier("Package", name), name=name, downloadLocation=origin, licenseDeclared=licence,
+            supplier="NOASSERTION", sourceInfo=f"copied to 3rdparty/{name} of xgrammar {version}")  # fmt: skip
+
+
+def describe(binaries, libraries, models, xgrammar=None):
     document = Document()
     version = project_version()
     product = document.package(
@@ -148,6 +169,8 @@ def describe(binaries, libraries, models):
                 identifier("Package", name), name=name, downloadLocation=origin, licenseDeclared="Apache-2.0",
                 supplier="NOASSERTION", sourceInfo=f"copied to {folder}")  # fmt: skip
             document.relate(product, "STATIC_LINK", carried)
+    for package in fetched(document, pathlib.Path(xgrammar)) if xgrammar else ():
+        document.relate(product, "STATIC_LINK", package)
     for model in map(pathlib.Path, models):
         package = document.package(
             identifier("Model", model.name), name=model.name, versionInfo=version, licenseDeclared="Apache-2.0",
@@ -167,10 +190,11 @@ def main():
     parser.add_argument("binaries", nargs="+", metavar="BINARY")
     parser.add_argument("--library", action="append", default=[])
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--xgrammar")
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
     try:
-        document = describe(arguments.binaries, arguments.library, arguments.model)
+        document = describe(arguments.binaries, arguments.library, arguments.model, arguments.xgrammar)
     except (debian.Unknown, OSError) as error:
         sys.exit(f"sbom: {error}")
     pathlib.Path(arguments.output).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

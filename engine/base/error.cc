@@ -23,10 +23,10 @@ constexpr char kMetadata[] = "metadata.";
 constexpr char kUnlogged[] = "unlogged";
 constexpr char kInvalidField[] = "INVALID_FIELD";
 
-absl::Status Invalid(const std::string& field, const std::string& sentence,
-                     std::map<std::string, std::string> metadata) {
-  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence,
-                   {.reason = kInvalidField, .field = field, .metadata = std::move(metadata)});
+absl::Status Invalid(const std::string& field, const std::string& sentence, ErrorDetail detail) {
+  detail.reason = kInvalidField;
+  detail.field = field;
+  return MakeError(absl::StatusCode::kInvalidArgument, field + ": " + sentence, std::move(detail));
 }
 
 void AddLine(std::string& payload, std::string_view key, const std::string& value) {
@@ -64,12 +64,13 @@ absl::Status UnsupportedByModel(const std::string& field, const std::string& sen
 
 absl::Status InField(const std::string& field, const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return status;
-  const ErrorDetail detail = GetErrorDetail(status);
+  ErrorDetail detail = GetErrorDetail(status);
   if (!detail.reason.empty() && detail.reason != kInvalidField) return status;
   std::string sentence(status.message());
   const std::string named = detail.field + ": ";
   if (!detail.field.empty() && sentence.starts_with(named)) sentence.erase(0, named.size());
-  return Invalid(field, sentence, detail.metadata);
+  return Invalid(field, sentence,
+                 {.metadata = std::move(detail.metadata), .unlogged = std::move(detail.unlogged)});
 }
 
 absl::Status DeadlinePassed(bool started) {

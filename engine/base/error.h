@@ -33,7 +33,8 @@ absl::Status UnknownChoice(const std::string& field);
 absl::Status UnsupportedByModel(const std::string& field, const std::string& sentence);
 
 // An INVALID_ARGUMENT that names no field, or another one, as InvalidField of `field`, with its
-// sentence and metadata. Errors with a reason of their own, and other codes, stay as they are.
+// sentence, metadata and what is unlogged. Errors with a reason of their own, and other codes, stay
+// as they are.
 absl::Status InField(const std::string& field, const absl::Status& status);
 
 // The deadline of a request passed: DEADLINE_EXCEEDED, reason DEADLINE_DECODING if it had a slot,

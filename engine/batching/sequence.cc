@@ -5,12 +5,19 @@
 #include <utility>
 
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/batching/scheduler.h"
 #include "engine/request/prepared_request.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {
+
+// A bound answer never draws an end of text that does not end it.
+std::vector<int32_t> EosIds(const Request& request, const ModelConfig& config) {
+  const bool ignored = request.stopping.ignore_eos && request.format == nullptr;
+  return ignored ? std::vector<int32_t>() : config.eos_ids;
+}
 
 std::vector<int32_t> EndIds(const StoppingOptions& stopping, const ModelConfig& config) {
   std::vector<int32_t> ids = stopping.stop_ids;
@@ -45,15 +52,19 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
                                                       AttentionOfPrompt(options_), config.gate,
                                                       tokens_, geometry.block_size)
                                          : std::vector<PrefixKey>{}),
-      eos_ids_(options_.request.stopping.ignore_eos ? std::vector<int32_t>{} : config.eos_ids),
+      eos_ids_(EosIds(options_.request, config)),
       tempered_(options_.attention.temper_special
                     ? TemperedKeys(tokenizer.special_ids(), most_tokens())
                     : TemperedKeys()),
       sampler_(options_.request.sampling, options_.request.output,
-               options_.request.stopping.min_tokens, EndIds(options_.request.stopping, config),
-               options_.seed, tokens_),
+               options_.request.format != nullptr ? 0 : options_.request.stopping.min_tokens,
+               EndIds(options_.request.stopping, config), options_.seed, tokens_),
       text_(tokenizer, tokens_, options_.request.stopping.stop_strings,
-            options_.request.stopping.include_stop, options_.request.output.special_tokens),
+            options_.request.stopping.include_stop, options_.request.output.special_tokens,
+            options_.request.output.marks),
+      bound_(options_.request.format == nullptr
+                 ? nullptr
+                 : std::make_shared<BoundAnswer>(options_.request, config, tokenizer)),
       layers_(options_.request.output.layer_statistics ? static_cast<size_t>(config.num_layers)
                                                        : 0) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
@@ -153,21 +164,27 @@ void Sequence::Advance(int32_t num_rows, std::vector<TokenDetail> prompt_logprob
   }
 }
 
-bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
+absl::StatusOr<bool> Sequence::Accept(const SampleRow& row, Clock::time_point now) {
+  // Of a bound answer the mask has seen to min_tokens.
+  const bool may_end = bound_ != nullptr || num_output() >= options_.request.stopping.min_tokens;
+  const bool end_of_text = may_end && Contains(eos_ids_, row.token);
+  const bool stops =
+      may_end && !end_of_text && Contains(options_.request.stopping.stop_ids, row.token);
+  if (bound_ != nullptr && !end_of_text && !stops) RETURN_IF_ERROR(bound_->Accept(row.token));
   if (!first_token_at_) first_token_at_ = now;
   last_token_at_ = now;
   tokens_.push_back(row.token);
   tempered_.Append(std::span(&row.token, 1));
   sampler_.Append(row.token);
 
-  const bool may_end = num_output() > options_.request.stopping.min_tokens;
-  if (may_end && Contains(eos_ids_, row.token)) return FinishAt(row, FinishReason::kEndOfText);
-  if (may_end && Contains(options_.request.stopping.stop_ids, row.token)) {
-    return FinishAt(row, FinishReason::kStopToken);
-  }
+  if (end_of_text) return FinishAt(row, FinishReason::kEndOfText);
+  if (stops) return FinishAt(row, FinishReason::kStopToken);
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
-  if (output.text) unsent_.text = std::move(emission.text);
+  if (output.text) {
+    unsent_.text = std::move(emission.text);
+    if (emission.marked) unsent_.marks.push_back({.at = unsent_.text.size(), .id = row.token});
+  }
   AddId(row);
   if (emission.matched_stop) {
     return Finish(FinishReason::kStopString, std::nullopt, *emission.matched_stop);
@@ -181,7 +198,9 @@ bool Sequence::Accept(const SampleRow& row, Clock::time_point now) {
 void Sequence::Emit() {
   (void)ETA_FAILPOINT(kEngineDeliver);
   DeltaEvent delta = std::exchange(unsent_, {});
-  if (delta.text.empty() && delta.ids.empty() && delta.logprobs.empty()) return;
+  if (delta.text.empty() && delta.marks.empty() && delta.ids.empty() && delta.logprobs.empty()) {
+    return;
+  }
   options_.sink->OnDelta(std::move(delta));
 }
 
@@ -210,6 +229,9 @@ bool Sequence::Finish(FinishReason reason, std::optional<int32_t> id, std::strin
       id.reset();
       matched_stop = *text_.matched_stop();
     }
+  }
+  if (reason == FinishReason::kLength && bound_ != nullptr && !bound_->complete()) {
+    reason = FinishReason::kCutOff;
   }
   ending_.reason = reason;
   ending_.matched_id = id;

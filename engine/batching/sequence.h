@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "engine/batching/formats/bound_answer.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
 #include "engine/request/observer.h"
@@ -91,6 +93,13 @@ class Sequence {
   bool started() const { return started_; }
   void Preempt();
 
+  // Null: no format binds the answer.
+  const std::shared_ptr<BoundAnswer>& bound() const { return bound_; }
+  // Whether a token is drawn after these rows of it, which reach its newest token.
+  bool DrawsAfter(const SequenceRows& rows) const {
+    return rows.position + rows.num_rows == num_tokens();
+  }
+
   // Whether the token that is drawn next is the last one whatever it is.
   bool AtLastToken() const { return num_output() + 1 >= options_.request.stopping.max_tokens; }
 
@@ -126,7 +135,12 @@ class Sequence {
   // the wrong row of it.
   [[nodiscard]] bool GoFullBelowMinMass();
 
-  SampleRow Draw(int32_t logits_row) { return sampler_.Draw(logits_row, num_output()); }
+  // A bound answer has been filled since its last token, and has one that may come.
+  SampleRow Draw(int32_t logits_row) {
+    SampleRow row = sampler_.Draw(logits_row, num_output());
+    if (bound_ != nullptr) row.mask = bound_->mask();
+    return row;
+  }
   SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const {
     return sampler_.Force(logits_row, token, top);
   }
@@ -136,8 +150,14 @@ class Sequence {
     return first_token_at_ ? last_token_at_ : options_.arrival;
   }
   // Appends a drawn token; Emit sends what it brought. True: the answer is done, and End is to
-  // follow.
-  bool Accept(const SampleRow& row, Clock::time_point now);
+  // follow. An error: its format does not take the token, and it must end with that.
+  absl::StatusOr<bool> Accept(const SampleRow& row, Clock::time_point now);
+  // The bound answer is complete, and no token can come: it is done without another one.
+  void FinishComplete() { Finish(FinishReason::kEndOfText, std::nullopt, ""); }
+  // Whether an answer that is done is what its format asks for, as of BoundAnswer::Check.
+  absl::Status CheckAnswer() const {
+    return bound_ == nullptr ? absl::OkStatus() : bound_->Check(ending_.reason);
+  }
   void Emit();
   // Offers a request that has not started to its sink, since it cannot start here. True: it goes on
   // elsewhere, and End must not follow.
@@ -164,6 +184,7 @@ class Sequence {
   TemperedKeys tempered_;
   Sampler sampler_;
   TextStream text_;
+  const std::shared_ptr<BoundAnswer> bound_;
   AttentionSums attention_;
   std::vector<LayerDensity> layers_;
   int32_t counted_rows_ = 0;

@@ -1,6 +1,7 @@
 #include "engine/batching/step_batch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "kernels/system/failpoint.h"
@@ -51,8 +52,17 @@ absl::Status StepBatch::Forward(ForwardOutputs outputs) {
   return model_.Forward({tokens_, rows_}, cache_, outputs);
 }
 
+void StepBatch::GiveTokens() {
+  if (std::exchange(unknown_, false)) model_.SetTokens(tokens_);
+}
+
+void StepBatch::LaunchForward() {
+  GiveTokens();
+  model_.Launch();
+}
+
 void StepBatch::Draw(std::span<RowLogits> logits) {
-  if (unknown_) model_.SetTokens(tokens_);
+  GiveTokens();
   logits_ = logits;
   logit_rows_.clear();
   samples_.clear();

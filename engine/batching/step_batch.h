@@ -47,8 +47,10 @@ class StepBatch {
 
   // Run in four calls, in this order. Where the backend defers, another batch may run during
   // Forward, and Discard undoes Forward. `logits` must live until Finish, which fills in their
-  // samples.
+  // samples. LaunchForward between Forward and Draw: the forward pass runs while the draws are
+  // made.
   absl::Status Forward(ForwardOutputs outputs = {});
+  void LaunchForward();
   void Draw(std::span<RowLogits> logits);
   void Launch() { model_.Launch(); }
   absl::Status Finish();
@@ -68,6 +70,7 @@ class StepBatch {
   const int32_t* tokens_read() const { return tokens_read_.data(); }
 
  private:
+  void GiveTokens();
   RowCounts CountsOf(int32_t row) const;
   void DownloadLogits(std::span<const RowLogits> logits);
 
@@ -75,7 +78,7 @@ class StepBatch {
   const KvCache& cache_;
   std::vector<int32_t> tokens_;
   std::vector<SequenceRows> rows_;
-  bool unknown_ = false;                  // some tokens came after Forward
+  bool unknown_ = false;                  // some tokens came after Forward, and were not given
   std::vector<int32_t> tokens_attended_;  // [L, R, HQ]
   std::vector<int32_t> tokens_read_;      // [L, R, HKV]
   std::vector<int32_t> values_read_;      // [L, R, HKV]

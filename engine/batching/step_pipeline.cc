@@ -18,6 +18,18 @@ absl::Status NonFinite() {
                    {.reason = "NONFINITE_LOGITS"});
 }
 
+// Mask, bias and penalties leave no token.
+absl::Status Barred(const Request& request) {
+  if (request.format == nullptr) {
+    return InvalidField("sampling.logit_bias", "leaves no token to draw");
+  }
+  if (!request.sampling.bias.empty()) {
+    return InvalidField("sampling.logit_bias",
+                        "leaves no token to draw of those that format allows");
+  }
+  return UnsupportedByModel("format", "the model gives no weight to any token that can come next");
+}
+
 ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double rate) {
   return {.num_layers = model.config().num_layers,
           .rate = rate,
@@ -62,6 +74,8 @@ struct StepPipeline::Step {
   std::vector<Member> members;
   std::vector<DrawnRow> draws;
   std::vector<RowLogits> logits;  // of draws
+  std::vector<std::shared_ptr<BoundAnswer>>
+      bound;  // of members that draw, till their masks are there
   ShadowRows shadow;
   ShadowSampler::Work shadow_work;
   int64_t number = 0;  // of steps that were launched
@@ -135,11 +149,38 @@ bool StepPipeline::next_empty() const {
 }
 
 absl::Status StepPipeline::Forward() {
-  if (!std::exchange(prepared_, false)) return Note(*next_);
-  for (const Member& member : next_->members) {
-    next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
+  BeginMasks(*next_);
+  if (std::exchange(prepared_, false)) {
+    for (const Member& member : next_->members) {
+      next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  absl::Status noted = Note(*next_);
+  if (!noted.ok()) masks_.Join();
+  return noted;
+}
+
+// A step's masks depend on its tokens, so they are none of what is prepared.
+void StepPipeline::BeginMasks(Step& step) {
+  step.bound.clear();
+  for (const Member& member : step.members) {
+    const Sequence& sequence = *member.sequence;
+    if (sequence.bound() != nullptr && sequence.DrawsAfter(member.rows)) {
+      step.bound.push_back(sequence.bound());
+    }
+  }
+  masks_.Begin(step.bound);
+}
+
+void StepPipeline::AwaitMasks(Step& step) {
+  if (step.bound.empty()) return;
+  const Clock::time_point begin = Clock::now();
+  masks_.Join();
+  step.report.mask_delay = Clock::now() - begin;
+  step.report.masks = static_cast<int32_t>(step.bound.size());
+  for (const auto& bound : step.bound) step.report.mask_time += bound->fill_time();
+  step.bound.clear();
 }
 
 absl::Status StepPipeline::Note(Step& step) {
@@ -181,6 +222,8 @@ void StepPipeline::ChooseShadow(Step& step) {
 void StepPipeline::Launch() {
   std::swap(current_, next_);
   current_->number = sampler_.Begin();
+  if (!current_->bound.empty()) current_->batch.LaunchForward();
+  AwaitMasks(*current_);
   DrawTokens(*current_);
   current_->batch.Launch();
   Complete(*next_);
@@ -204,7 +247,8 @@ void StepPipeline::DrawTokens(Step& step) {
       step.draws.push_back({&sequence, true, std::vector<TokenLogprob>(alternatives)});
       step.logits.push_back({rows.row_begin + i, sequence.Force(0, next, step.draws.back().top)});
     }
-    if (rows.position + rows.num_rows == sequence.num_tokens()) {
+    const bool may_draw = sequence.bound() == nullptr || sequence.bound()->may_draw();
+    if (sequence.DrawsAfter(rows) && may_draw) {
       step.draws.push_back({&sequence, false, {}});
       step.logits.push_back({rows.row_begin + rows.num_rows - 1, sequence.Draw(0)});
     }
@@ -220,18 +264,9 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
   goes_on_.clear();
   size_t draw = 0;
   for (const Member& member : step.members) {
-    const Outcome outcome = Accept(step, member, draw, now);
-    goes_on_.push_back(outcome == Outcome::kGoesOn);
-    switch (outcome) {
-      case Outcome::kGoesOn:
-        break;
-      case Outcome::kEnds:
-        ended.push_back({member.sequence, absl::OkStatus()});
-        break;
-      case Outcome::kNotFinite:
-        ended.push_back({member.sequence, NonFinite()});
-        break;
-    }
+    std::optional<absl::Status> end = Accept(step, member, draw, now);
+    goes_on_.push_back(!end.has_value());
+    if (end) ended.push_back({member.sequence, *std::move(end)});
   }
   const bool attends_otherwise = TakeShadow(step, now);
   if (!ended.empty() || attends_otherwise) Forget();  // a prepared step has the rows as they were
@@ -274,8 +309,8 @@ bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   return changed;
 }
 
-StepPipeline::Outcome StepPipeline::Accept(Step& step, const Member& member, size_t& draw,
-                                           Clock::time_point now) {
+std::optional<absl::Status> StepPipeline::Accept(Step& step, const Member& member, size_t& draw,
+                                                 Clock::time_point now) {
   Sequence& sequence = *member.sequence;
   const auto is_next = [&](bool of_prompt) {
     return draw < step.draws.size() && step.draws[draw].sequence == &sequence &&
@@ -292,17 +327,25 @@ StepPipeline::Outcome StepPipeline::Accept(Step& step, const Member& member, siz
   if (!finite) prompt_logprobs.clear();
   sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
   if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
-  if (!is_next(/*of_prompt=*/false)) return finite ? Outcome::kGoesOn : Outcome::kNotFinite;
-  const SampleRow& sample = step.logits[draw++].sample;
-  finite = finite && sample.finite && !ETA_FAILPOINT(kEngineSample);
-  if (!finite) return Outcome::kNotFinite;
-  if (observer_ != nullptr) {
-    step.tokens.push_back({.request = &sequence.request(),
-                           .attention = &sequence.attention(),
-                           .first = sequence.num_output() == 0,
-                           .latency = now - sequence.waiting_since()});
+  if (!is_next(/*of_prompt=*/false)) {
+    if (!finite) return NonFinite();
+    if (!sequence.DrawsAfter(member.rows)) return std::nullopt;
+    const absl::Status undrawn = sequence.bound()->Undrawn();
+    if (undrawn.ok()) sequence.FinishComplete();
+    return undrawn;
   }
-  return sequence.Accept(sample, now) ? Outcome::kEnds : Outcome::kGoesOn;
+  const SampleRow& sample = step.logits[draw++].sample;
+  if (finite && sample.barred) return Barred(sequence.request());
+  finite = finite && sample.finite && !ETA_FAILPOINT(kEngineSample);
+  if (!finite) return NonFinite();
+  const TokenReport report = {.request = &sequence.request(),
+                              .attention = &sequence.attention(),
+                              .first = sequence.num_output() == 0,
+                              .latency = now - sequence.waiting_since()};
+  const absl::StatusOr<bool> done = sequence.Accept(sample, now);
+  if (!done.ok()) return done.status();
+  if (observer_ != nullptr) step.tokens.push_back(report);
+  return *done ? std::optional(absl::OkStatus()) : std::nullopt;
 }
 
 // The blocks that these prompt rows filled may be shared from now on.
@@ -341,7 +384,10 @@ void StepPipeline::Complete(Step& step) {
     step.report.tokens_read = step.batch.tokens_read();
   }
   if (observer_ != nullptr) observer_->OnStep(step.report);
-  for (const Ending& ending : step.endings) ending.sequence->End(ending.status, observer_);
+  for (const Ending& ending : step.endings) {
+    const absl::Status answer = ending.status.ok() ? ending.sequence->CheckAnswer() : ending.status;
+    ending.sequence->End(answer, observer_);
+  }
   step.endings.clear();
   step.tokens.clear();
   step.decode_rows.clear();

@@ -22,12 +22,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/block_pool.h"
+#include "engine/batching/formats/mask_crew.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
 #include "engine/batching/step_batch.h"
@@ -70,9 +72,10 @@ class StepPipeline {
   // Whether the next step has no rows.
   bool next_empty() const;
   // Notes the next step; a prepared one has only its tokens to be filled in. An error means that
-  // the device is lost.
+  // the device is lost. The masks of bound answers begin to be filled.
   absl::Status Forward();
-  // Launches the next step, and completes the one before it.
+  // Launches the next step, and completes the one before it. With bound answers, the forward pass
+  // is launched first, and the draws when their masks are there.
   void Launch();
   // Waits for the device. On error nothing of the step counts; see Backend::Finish.
   absl::Status Finish();
@@ -103,13 +106,15 @@ class StepPipeline {
   struct Step;
 
   absl::Status Note(Step& step);
+  void BeginMasks(Step& step);
+  void AwaitMasks(Step& step);
   void ChooseShadow(Step& step);
   bool TakeShadow(Step& step, Clock::time_point now);
   void DrawTokens(Step& step);
-  enum class Outcome { kGoesOn, kEnds, kNotFinite };
   // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
-  // next member.
-  Outcome Accept(Step& step, const Member& member, size_t& draw, Clock::time_point now);
+  // next member. Nothing: it goes on; else how it ends.
+  std::optional<absl::Status> Accept(Step& step, const Member& member, size_t& draw,
+                                     Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
   void CountPrefill(Step& step);
   void CountReads(Step& step);
@@ -120,6 +125,7 @@ class StepPipeline {
   BlockPool& pool_;
   Observer* const observer_;
   ShadowSampler sampler_;
+  MaskCrew masks_;
   std::unique_ptr<Step> current_;
   std::unique_ptr<Step> next_;  // laid out or prepared; after Launch the step before
   bool prepared_ = false;       // next_ is noted, but for its tokens

@@ -1,7 +1,6 @@
 #include "engine/chat/chat_template.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
+#include "engine/chat/chat_values.h"
 #include "engine/chat/jinja/compile/compiler.h"
 #include "engine/chat/jinja/interpreter.h"
 #include "engine/chat/jinja/json_variables.h"
@@ -22,13 +22,6 @@ namespace {
 using Limits = ChatTemplateLimits;
 using jinja::Value;
 
-// Templates make control tokens of these ("<|" + role + "|>"), so they count as the template's.
-// They are the protocol's words, none of a user's.
-bool IsRoleOfProtocol(std::string_view role) {
-  static constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
-  return std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end();
-}
-
 absl::Status CheckUtf8(const std::string& text, const std::string& field) {
   if (const auto invalid = FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(field + " is not UTF-8 at byte " + std::to_string(*invalid));
@@ -36,44 +29,48 @@ absl::Status CheckUtf8(const std::string& text, const std::string& field) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Value> Messages(jinja::Heap& heap, const std::vector<ChatMessage>& messages) {
-  std::vector<Value> list;
-  list.reserve(messages.size());
-  for (size_t at = 0; at < messages.size(); ++at) {
-    const ChatMessage& message = messages[at];
-    const std::string field = "messages[" + std::to_string(at) + "].";
-    RETURN_IF_ERROR(CheckUtf8(message.role, field + "role"));
-    RETURN_IF_ERROR(CheckUtf8(message.content, field + "content"));
-    RETURN_IF_ERROR(CheckUtf8(message.name.value_or(""), field + "name"));
-    RETURN_IF_ERROR(CheckUtf8(message.tool_call_id.value_or(""), field + "tool_call_id"));
-    std::vector<std::pair<Value, Value>> entries;
-    const auto put = [&](const char* key, Value value) {
-      entries.emplace_back(jinja::MakeText(heap, key), std::move(value));
-    };
-    put("role", IsRoleOfProtocol(message.role) ? jinja::MakeOwnText(heap, message.role)
-                                               : jinja::MakeText(heap, message.role));
-    put("content", jinja::MakeText(heap, message.content));
-    if (message.name) put("name", jinja::MakeText(heap, *message.name));
-    if (message.tool_call_id) put("tool_call_id", jinja::MakeText(heap, *message.tool_call_id));
-    list.push_back(jinja::MakeDict(heap, std::move(entries)));
-    RETURN_IF_ERROR(heap.status());
+// Finds the places of token ids. Callers cannot write one, so what lies in a control range is one.
+absl::Status FindTurns(const Chat& chat, RenderedChat& rendered) {
+  const std::vector<ByteRange> control = JoinTouching(rendered.control);
+  for (size_t at = 0; at < chat.messages.size(); ++at) {
+    if (!chat.messages[at].token_ids) continue;
+    const std::string place = PlaceOfTokens(at);
+    size_t found = 0;
+    for (const ByteRange& range : control) {
+      const std::string_view own =
+          std::string_view(rendered.text).substr(range.begin, range.end - range.begin);
+      for (size_t i = own.find(place); i != std::string_view::npos;
+           i = own.find(place, i + place.size())) {
+        const size_t begin = range.begin + i;
+        rendered.turns.push_back({.range = {begin, begin + place.size()}, .message = at});
+        ++found;
+      }
+    }
+    if (found != 1) {
+      return absl::InvalidArgumentError("the template does not repeat the tokens of messages[" +
+                                        std::to_string(at) + "] once, as they stand");
+    }
   }
-  return jinja::MakeList(heap, std::move(list));
+  std::sort(rendered.turns.begin(), rendered.turns.end(),
+            [](const auto& a, const auto& b) { return a.range.begin < b.range.begin; });
+  return absl::OkStatus();
 }
 
 // Values die before the heap that counts them.
 absl::StatusOr<RenderedChat> RenderIn(jinja::Heap& heap, const jinja::Program& program,
                                       const ChatTemplate::Tokens& tokens, const Chat& chat) {
-  ASSIGN_OR_RETURN(auto messages, Messages(heap, chat.messages));
+  ASSIGN_OR_RETURN(auto messages, MessageValues(heap, chat.messages));
+  ASSIGN_OR_RETURN(auto tools, ToolValues(heap, chat.tools));
   jinja::Variables variables = {
       {"messages", std::move(messages)},
       {"add_generation_prompt", Value::Boolean(chat.add_generation_prompt)},
       {"bos_token", jinja::MakeOwnText(heap, tokens.bos)},
       {"eos_token", jinja::MakeOwnText(heap, tokens.eos)},
   };
-  const size_t own = variables.size();
+  size_t own = variables.size();
   // As transformers passes them where there are none.
-  variables.emplace_back("tools", Value::None());
+  variables.emplace_back("tools", std::move(tools));
+  if (!chat.tools.empty()) own = variables.size();
   variables.emplace_back("documents", Value::None());
   if (!chat.variables_json.empty()) {
     ASSIGN_OR_RETURN(const auto others,
@@ -88,7 +85,9 @@ absl::StatusOr<RenderedChat> RenderIn(jinja::Heap& heap, const jinja::Program& p
       variables.emplace_back(name, value);
     }
   }
-  return jinja::Interpret(program, variables, heap, Limits::kOutputBytes);
+  ASSIGN_OR_RETURN(auto rendered, jinja::Interpret(program, variables, heap, Limits::kOutputBytes));
+  RETURN_IF_ERROR(FindTurns(chat, rendered));
+  return rendered;
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct ChatTemplateLimits {
   static constexpr size_t kSteps = size_t{1} << 22;       // operations, long texts counting more
   static constexpr size_t kVariablesBytes = size_t{64} << 10;
   static constexpr size_t kVariablesDepth = 16;
+  static constexpr size_t kToolDepth = 32;  // of parameters of a tool, and of arguments of a call
 };
 
 // Immutable, so any number of threads may render.
@@ -46,6 +47,8 @@ class ChatTemplate {
   // not have, text that is not UTF-8, variables that are no JSON object or take a name of the
   // template's own. UNIMPLEMENTED: a method or form that is not known here. RESOURCE_EXHAUSTED: a
   // limit.
+  // Of a message that is token ids the text has a place in their stead; INVALID_ARGUMENT where the
+  // template does not write that once.
   absl::StatusOr<RenderedChat> Render(const Chat& chat) const;
 
   // The texts of its own that it may write: those outside of tags, and the strings in tags but for

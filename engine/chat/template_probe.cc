@@ -39,13 +39,20 @@ bool IsOutOfMemory(const absl::Status& status) {
   return !GetErrorDetail(status).reason.empty();
 }
 
-Chat ProbingChat(const Roles& roles) {
+// `calls`: assistants call a tool, with an id as Mistral's templates want it.
+Chat ProbingChat(const Roles& roles, bool calls) {
   Chat chat;
   for (const char* role : roles) {
-    ChatMessage message = {.role = role, .content = "probe", .name = {}, .tool_call_id = {}};
+    ChatMessage message;
+    message.role = role;
+    message.content = "probe";
     if (message.role == "tool") {
       message.name = "probe";
-      message.tool_call_id = "probe";
+      message.tool_call_id = "probe1234";
+    }
+    if (calls && message.role == "assistant") {
+      message.content.clear();
+      message.tool_calls = {{.id = "probe1234", .name = "probe", .arguments_json = "{}"}};
     }
     chat.messages.push_back(std::move(message));
   }
@@ -63,19 +70,21 @@ absl::StatusOr<std::vector<std::string>> ProbeTemplate(std::string_view source,
   std::set<std::string> written(literals.begin(), literals.end());
   size_t bytes = 0;
   for (const Roles& roles : kProbedRoles) {
-    Chat chat = ProbingChat(roles);
-    for (const char* variables : kProbedVariables) {
-      for (const bool add_generation_prompt : {true, false}) {
-        if (bytes > kMaxProbedBytes) break;
-        chat.variables_json = variables;
-        chat.add_generation_prompt = add_generation_prompt;
-        const auto rendered = (*parsed)->Render(chat);
-        if (IsOutOfMemory(rendered.status())) return rendered.status();
-        if (!rendered.ok()) continue;
-        for (const ByteRange& range : JoinTouching(rendered->control)) {
-          const auto [stretch, is_new] =
-              written.insert(rendered->text.substr(range.begin, range.end - range.begin));
-          if (is_new) bytes += stretch->size();
+    for (const bool calls : {false, true}) {
+      Chat chat = ProbingChat(roles, calls);
+      for (const char* variables : kProbedVariables) {
+        for (const bool add_generation_prompt : {true, false}) {
+          if (bytes > kMaxProbedBytes) break;
+          chat.variables_json = variables;
+          chat.add_generation_prompt = add_generation_prompt;
+          const auto rendered = (*parsed)->Render(chat);
+          if (IsOutOfMemory(rendered.status())) return rendered.status();
+          if (!rendered.ok()) continue;
+          for (const ByteRange& range : JoinTouching(rendered->control)) {
+            const auto [stretch, is_new] =
+                written.insert(rendered->text.substr(range.begin, range.end - range.begin));
+            if (is_new) bytes += stretch->size();
+          }
         }
       }
     }

@@ -1,6 +1,6 @@
 // What a chat template writes of its own: its literals, and what is told by rendering chats: of
-// every role, with and without tools and the beginning of an answer. So a token that it makes of
-// parts ("<|" + role + "|>") is found as well as one that only other chats show.
+// every role, with and without tools, calls and the beginning of an answer. So a token that it
+// makes of parts ("<|" + role + "|>") is found as well as one that only other chats show.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,13 @@
 #include "engine/front/chat_prompts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
+#include "engine/chat/tools/form_probe.h"
 
 namespace eta {
 namespace {
@@ -50,6 +53,7 @@ absl::StatusOr<std::unique_ptr<ChatPrompts>> ChatPrompts::Create(const ChatTempl
       {.bos = std::string(tokenizer.bos_text()), .eos = std::string(tokenizer.eos_text())});
   if (parsed.ok()) {
     prompts->template_ = *std::move(parsed);
+    RETURN_IF_ERROR(prompts->TellForm());
     return prompts;
   }
   if (HasReason(parsed.status())) return parsed.status();
@@ -76,11 +80,70 @@ absl::StatusOr<RenderedChat> ChatPrompts::Render(const Chat& chat) const {
       {.reason = "INVALID_FIELD", .field = kField, .unlogged = Reason(rendered.status())});
 }
 
-absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& rendered) const {
-  // The template writes the beginning-of-text token where the model wants one.
-  auto tokens = tokenizer_.Encode(rendered.text, /*add_bos=*/false, rendered.control);
-  if (!tokens.ok()) return InField(kField, tokens.status());
+absl::Status ChatPrompts::TellForm() {
+  ASSIGN_OR_RETURN(form_, ProbeAnswerForm(*template_));
+  const std::vector<std::string> marks = MarksOf(form_);
+  for (const int32_t id : tokenizer_.special_ids()) {
+    const std::string text(tokenizer_.TokenText(id));
+    if (std::find(marks.begin(), marks.end(), text) == marks.end()) continue;
+    form_.marks.push_back({.id = id, .text = text});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& rendered,
+                                                         const Chat& chat) const {
+  std::vector<int32_t> tokens;
+  size_t begin = 0;
+  const auto append = [&](size_t end) -> absl::Status {
+    auto stretch = EncodeStretch(rendered, {begin, end}, /*follows=*/begin > 0);
+    if (!stretch.ok()) return InField(kField, stretch.status());
+    tokens.insert(tokens.end(), stretch->begin(), stretch->end());
+    return absl::OkStatus();
+  };
+  for (const TokenTurn& turn : rendered.turns) {
+    RETURN_IF_ERROR(append(turn.range.begin));
+    const std::vector<int32_t>& ids = *chat.messages[turn.message].token_ids;
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    begin = turn.range.end;
+  }
+  RETURN_IF_ERROR(append(rendered.text.size()));
   return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatPrompts::EncodeStretch(const RenderedChat& rendered,
+                                                                ByteRange stretch,
+                                                                bool follows) const {
+  if (stretch.begin == stretch.end) return std::vector<int32_t>();
+  const auto encode = [&](const std::string& before) {
+    std::vector<ByteRange> control;
+    if (!before.empty()) control.push_back({0, before.size()});
+    for (const ByteRange& range : rendered.control) {
+      const size_t begin = std::max(range.begin, stretch.begin);
+      const size_t end = std::min(range.end, stretch.end);
+      if (begin >= end) continue;
+      control.push_back(
+          {before.size() + begin - stretch.begin, before.size() + end - stretch.begin});
+    }
+    // The template writes the beginning-of-text token where the model wants one.
+    return tokenizer_.Encode(
+        before + rendered.text.substr(stretch.begin, stretch.end - stretch.begin),
+        /*add_bos=*/false, control);
+  };
+  auto tokens = encode("");
+  const bool begins_a_text =
+      tokens.ok() && !tokens->empty() && !tokenizer_.IsSpecial(tokens->front());
+  if (!follows || !begins_a_text) return tokens;
+  // It is none, so that it must not get what some models put before a text.
+  const std::string end(tokenizer_.eos_text());
+  const std::vector<int32_t>& ends = tokenizer_.eos_ids();
+  auto behind = encode(end);
+  if (!behind.ok() || behind->empty() ||
+      std::find(ends.begin(), ends.end(), behind->front()) == ends.end()) {
+    return tokens;
+  }
+  behind->erase(behind->begin());
+  return behind;
 }
 
 int64_t TextBytes(const RenderedChat& rendered) {

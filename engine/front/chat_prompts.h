@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/chat/chat.h"
 #include "engine/chat/chat_template.h"
+#include "engine/chat/tools/answer_form.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta {
@@ -35,6 +36,8 @@ class ChatPrompts {
   static absl::Status Check(const std::string& given);
 
   const std::string& refusal() const { return refusal_; }  // why chats are refused; empty: not so
+  // How answers to chats look, by the template; of none where chats are refused.
+  const AnswerForm& form() const { return form_; }
   // The model has a template that is not understood.
   bool template_refused() const { return template_refused_; }
 
@@ -42,13 +45,19 @@ class ChatPrompts {
   // for a chat that the template refuses, that takes it too long, or that it makes nothing of;
   // FAILED_PRECONDITION (CHAT_UNSUPPORTED).
   absl::StatusOr<RenderedChat> Render(const Chat& chat) const;
-  absl::StatusOr<std::vector<int32_t>> Encode(const RenderedChat& rendered) const;
+  // Of messages that are token ids these ids. REQUIRES: `rendered` is what Render made of `chat`.
+  absl::StatusOr<std::vector<int32_t>> Encode(const RenderedChat& rendered, const Chat& chat) const;
 
  private:
   explicit ChatPrompts(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  absl::Status TellForm();
+  // Ids of a stretch of the text; `follows`: ids stand before it.
+  absl::StatusOr<std::vector<int32_t>> EncodeStretch(const RenderedChat& rendered,
+                                                     ByteRange stretch, bool follows) const;
 
   const Tokenizer& tokenizer_;
   std::unique_ptr<ChatTemplate> template_;  // null: chats are refused
+  AnswerForm form_;
   std::string refusal_;
   bool template_refused_ = false;
 };

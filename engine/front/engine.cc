@@ -48,6 +48,8 @@ T Share(T limit, size_t count) {
 absl::StatusOr<std::unique_ptr<Engine>> OpenDevice(EngineOptions options, int device,
                                                    const Checkpoint& checkpoint, Observer* observer,
                                                    std::shared_ptr<LiveMass> live_mass) {
+  // The router compiles formats by its first engine.
+  if (device != options.devices.front()) options.format_helper = nullptr;
   options.backend.device = device;
   ASSIGN_OR_RETURN(auto backend, MakeBackend(options.backend));
   return StepEngine::Create(options, checkpoint, std::move(backend), observer,

@@ -17,6 +17,8 @@
 #include "engine/batching/estimates/wait_estimate.h"
 #include "engine/batching/fairness/tenant_queue.h"
 #include "engine/batching/kv_events/kv_event_log.h"
+#include "engine/format/compiler/helper_compiler.h"
+#include "engine/format/format_compiler.h"
 #include "engine/model/model_config.h"
 #include "engine/request/engine_info.h"
 #include "engine/request/limits.h"
@@ -58,6 +60,9 @@ struct EngineOptions {
   bool allow_nonfinite_weights = false;
   bool keep_tokenizer_files = false;         // EngineInfo has them
   std::optional<std::string> chat_template;  // its source; counts instead of the model's own
+  // In which formats of answers are compiled, and outlives the engine; null: all are refused.
+  FormatHelper* format_helper = nullptr;
+  FormatOptions formats;
   std::map<std::string, std::string>
       sha256;  // file name -> hex digest that it must have; empty: any
   Limits limits;
@@ -97,6 +102,9 @@ class Engine {
 
   virtual const EngineInfo& info() const = 0;
   virtual const Limits& limits() const = 0;
+
+  // What compiles the formats of answers (Request::format); the same for all devices. Any thread.
+  virtual FormatCompiler& formats() = 0;
 
   // A request comes in by Check, Prepare and Submit, in this order, each on the caller's thread.
   // Between them the caller charges for what it has learned; nothing calls back to it. Whoever

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/chat/tools/form_probe.h"
+#include "engine/request/chat_validation.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -92,7 +94,7 @@ int64_t RequestIntake::LeastTokensOf(const Request& request) const {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) {
     return static_cast<int64_t>(ids->size());
   }
-  return 1;
+  return 1 + TokensIn(std::get<Chat>(request.prompt));
 }
 
 absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t least_tokens) const {
@@ -100,14 +102,16 @@ absl::Status RequestIntake::CheckLeastContext(const Request& request, int64_t le
                    /*at_least=*/!std::holds_alternative<std::vector<int32_t>>(request.prompt));
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestIntake::EncodeChat(const Request& request,
-                                                               const Chat& chat) const {
+absl::StatusOr<std::vector<int32_t>> RequestIntake::EncodeChat(const Chat& chat,
+                                                               Request& request) const {
   ASSIGN_OR_RETURN(const auto rendered, chats_.Render(chat));
+  request.in_reasoning = EndsInReasoning(chats_.form(), rendered);
   // Before tokens are made of what could not be served.
   if (const int64_t bytes = TextBytes(rendered); bytes > 0) {
-    RETURN_IF_ERROR(CheckLeastContext(request, LeastTokens(static_cast<size_t>(bytes), info_)));
+    RETURN_IF_ERROR(CheckLeastContext(
+        request, LeastTokens(static_cast<size_t>(bytes), info_) + TokensIn(chat)));
   }
-  auto tokens = chats_.Encode(rendered);
+  auto tokens = chats_.Encode(rendered, chat);
   if (absl::IsInvalidArgument(tokens.status())) return InMessages(chat, tokens.status());
   return tokens;
 }
@@ -117,6 +121,7 @@ absl::StatusOr<std::vector<int32_t>> RequestIntake::EncodeChat(const Request& re
 absl::Status RequestIntake::InMessages(const Chat& chat, const absl::Status& status) const {
   const auto cause = GetErrorDetail(status).metadata;
   for (size_t i = 0; i < chat.messages.size(); ++i) {
+    if (chat.messages[i].token_ids) continue;
     const auto alone = tokenizer_.Encode(chat.messages[i].content, /*add_bos=*/false);
     if (alone.ok() || GetErrorDetail(alone.status()).metadata != cause) continue;
     return InField(absl::StrCat("chat.messages[", i, "].text"), alone.status());
@@ -124,11 +129,11 @@ absl::Status RequestIntake::InMessages(const Chat& chat, const absl::Status& sta
   return status;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(const Request& request) const {
+absl::StatusOr<std::vector<int32_t>> RequestIntake::Encode(Request& request) const {
   const char* const field = PromptField(request);
   std::vector<int32_t> tokens;
   if (const auto* chat = std::get_if<Chat>(&request.prompt)) {
-    ASSIGN_OR_RETURN(tokens, EncodeChat(request, *chat));
+    ASSIGN_OR_RETURN(tokens, EncodeChat(*chat, request));
   } else {
     auto encoded = tokenizer_.Encode(std::get<std::string>(request.prompt), request.add_beginning,
                                      request.parse_special);

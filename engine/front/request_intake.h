@@ -29,8 +29,8 @@ class RequestIntake {
   // of request_validation.h; DEADLINE_EXCEEDED (DEADLINE_PASSED).
   absl::Status Validate(const Request& request, Clock::time_point now) const;
 
-  // The prompt's tokens; of a text the fewest that it can have; of a chat one, since only its
-  // template knows what becomes of it. REQUIRES: it is valid.
+  // The prompt's tokens; of a text the fewest that it can have; of a chat one beside those that it
+  // brings along, since only its template knows what becomes of it. REQUIRES: it is valid.
   int64_t LeastPromptTokens(const Request& request) const;
   // CONTEXT_TOO_LONG for a prompt that so many tokens make too long.
   absl::Status CheckLeastContext(const Request& request, int64_t least_tokens) const;
@@ -45,9 +45,9 @@ class RequestIntake {
  private:
   // Before any are cut off.
   int64_t LeastTokensOf(const Request& request) const;
-  // Tokens of a text or a chat: at least one, all of the vocabulary.
-  absl::StatusOr<std::vector<int32_t>> Encode(const Request& request) const;
-  absl::StatusOr<std::vector<int32_t>> EncodeChat(const Request& request, const Chat& chat) const;
+  // Tokens of a text or a chat: at least one, all of the vocabulary. Sets in_reasoning.
+  absl::StatusOr<std::vector<int32_t>> Encode(Request& request) const;
+  absl::StatusOr<std::vector<int32_t>> EncodeChat(const Chat& chat, Request& request) const;
   absl::Status InMessages(const Chat& chat, const absl::Status& status) const;
   // Of a length that nobody named makes what every bound leaves beside the prompt.
   void FitMaxTokens(int64_t prompt_tokens, Request& request) const;

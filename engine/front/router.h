@@ -65,6 +65,7 @@ class Router final : public Engine {
   // Blocks, bytes and sequences are sums over the engines.
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
+  FormatCompiler& formats() override { return engines_.front()->formats(); }
   // OK if any engine has room.
   absl::StatusOr<int64_t> Check(const Request& request) const override;
   // By the first engine: all of them serve the same model.

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/format/compiler/make_format_compiler.h"
 #include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"
@@ -159,6 +160,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.kv_bytes = cache_->bytes();
   info_.prefix_cache = options_.prefix_cache;
   info_.chat_refusal = chats_->refusal();
+  info_.answer_form = chats_->form();
   info_.chat_template_refused = chats_->template_refused();
   if (options_.kv_events != nullptr) {
     recorder_ =
@@ -193,6 +195,8 @@ absl::Status StepEngine::LoadText(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(chats_, ChatPrompts::Create({.of_model = checkpoint.chat_template(),
                                                 .given = options_.chat_template},
                                                *tokenizer_));
+  ASSIGN_OR_RETURN(formats_,
+                   MakeFormatCompiler(options_.formats, options_.format_helper, *tokenizer_));
   if (options_.keep_tokenizer_files) {
     info_.tokenizer_files = std::make_shared<const TokenizerFiles>(std::move(files));
   }

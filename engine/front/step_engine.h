@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/format/format_compiler.h"
 #include "engine/front/chat_prompts.h"
 #include "engine/front/dispatcher.h"
 #include "engine/front/engine.h"
@@ -34,6 +35,7 @@ class StepEngine final : public Engine {
 
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return options_.limits; }
+  FormatCompiler& formats() override { return *formats_; }
   absl::StatusOr<int64_t> Check(const Request& request) const override;
   absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
   absl::StatusOr<uint64_t> Submit(PreparedRequest request,
@@ -77,6 +79,7 @@ class StepEngine final : public Engine {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatPrompts> chats_;
   std::unique_ptr<RequestIntake> intake_;
+  std::unique_ptr<FormatCompiler> formats_;
   std::unique_ptr<KvCache> cache_;
   const std::shared_ptr<LiveMass> live_mass_;
   std::unique_ptr<KvEventRecorder> recorder_;  // null: nobody asks for the cache's events

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,7 @@
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
+#include "kernels/checks.h"
 #include "kernels/params/calibration.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
@@ -84,9 +87,9 @@ class WeightLoader {
       const TensorInfo& info = Info(names[i]);
       const auto& blocks = tensors[i].blocks;
       parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
-                       blocks ? &*blocks : nullptr});
+                       blocks ? &*blocks : nullptr, KeepsEight(names[i])});
     }
-    auto packed = backend_.Pack(parts, FormatOf(names.front()));
+    auto packed = backend_.Pack(parts, format_);
     status_ = packed.status();
     if (packed.ok()) matrix = *std::move(packed);
   }
@@ -118,11 +121,12 @@ class WeightLoader {
   const absl::Status& status() const { return status_; }
 
  private:
-  // Four bits of these cost more than four bits of all the others: they keep eight.
-  WeightFormat FormatOf(const std::string& name) const {
-    const bool keeps = name == "model.embed_tokens.weight" || name == "lm_head.weight" ||
-                       name.ends_with("mlp.down_proj.weight");
-    return format_ == WeightFormat::kInt4 && keeps ? WeightFormat::kInt8 : format_;
+  // Four bits of these cost more than four bits of all the others: under int4 they keep eight.
+  static bool KeepsEight(std::string_view name) {
+    constexpr std::string_view kKept[] = {"embed_tokens.weight", "lm_head.weight", "k_proj.weight",
+                                          "v_proj.weight", "down_proj.weight"};
+    return std::any_of(std::begin(kKept), std::end(kKept),
+                       [&](std::string_view kept) { return name.ends_with(kept); });
   }
 
   const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
@@ -155,7 +159,8 @@ class WeightLoader {
   }
   // What blocks that are made at load do not hold would become NaN there.
   void CheckRange(const std::string& name, std::span<const std::byte> numbers) {
-    const WeightFormat format = FormatOf(name);
+    const bool eight = format_ == WeightFormat::kInt4 && KeepsEight(name);
+    const WeightFormat format = eight ? WeightFormat::kInt8 : format_;
     if (format == WeightFormat::kNative) return;
     const auto over = FirstOverMost(numbers, Info(name).dtype, format);
     if (!over) return;
@@ -453,7 +458,15 @@ void Model::ComputeLogits(std::span<const int32_t> rows) {
 }
 
 void Model::Sample(std::span<SampleRow> rows) {
-  backend_.Sample({workspace_->logits, rows});
+  const SampleParams params = {workspace_->logits, rows};
+  refused_.Update(CheckSample(params));
+  if (refused_.ok()) backend_.Sample(params);
+}
+
+absl::Status Model::Finish() {
+  const absl::Status finished = backend_.Finish();
+  const absl::Status refused = std::exchange(refused_, absl::OkStatus());
+  return finished.ok() ? refused : finished;
 }
 
 void Model::DownloadLogits(int32_t i, float* out) {

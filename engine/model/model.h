@@ -78,10 +78,11 @@ class Model {
   void DownloadLogits(int32_t i, float* out);
   static constexpr int32_t max_logit_rows() { return 64; }
 
-  // Ends the step: host outputs and samples are valid after it.
-  absl::Status Finish() { return backend_.Finish(); }
+  // Ends the step: host outputs and samples are valid after it. INVALID_ARGUMENT: a mask is not of
+  // this vocabulary, and nothing was drawn (CheckSample).
+  absl::Status Finish();
 
-  // The next step may be noted while one runs; see Backend.
+  // The next step may be noted while one runs, and a step launched in parts; see Backend.
   bool defers() const { return backend_.defers(); }
   void SetTokens(std::span<const int32_t> tokens) { backend_.SetTokens(tokens); }
   void Launch() { backend_.Launch(); }
@@ -109,6 +110,7 @@ class Model {
   std::unique_ptr<Buffer> final_norm_;  // [D]
   std::vector<Layer> layers_;
   std::unique_ptr<Workspace> workspace_;
+  absl::Status refused_;  // of the step at hand
 };
 
 }  // namespace eta

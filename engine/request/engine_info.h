@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/chat/tools/answer_form.h"
 #include "engine/checkpoint/tokenizer_files.h"
 #include "engine/model/model_config.h"
 #include "kernels/dtype.h"
@@ -36,6 +37,7 @@ struct EngineInfo {
   size_t kv_bytes;
   bool prefix_cache = true;  // full blocks of prompts are shared between requests
   std::string chat_refusal;  // why no prompts are made of chats; empty: they are
+  AnswerForm answer_form;    // how answers to chats call tools and reason
   // The model has a chat template that is not understood: chat_refusal says what.
   bool chat_template_refused = false;
 };

@@ -64,6 +64,9 @@ struct StepReport {
   int32_t blocks_cached = 0;  // kept for their prefix only
   int32_t blocks_free = 0;
   int32_t preemptions = 0;
+  int32_t masks = 0;                       // of bound answers that drew in the step
+  std::chrono::nanoseconds mask_time{0};   // to fill them, of all threads together
+  std::chrono::nanoseconds mask_delay{0};  // of it, how long the step waited
 
   std::span<const TokenReport> tokens;
   std::span<const DecodeRowReport> decode;

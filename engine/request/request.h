@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "engine/base/clock.h"
+#include "engine/base/text_mark.h"
 #include "engine/chat/chat.h"
 #include "engine/request/attention_settings.h"
 #include "engine/request/attention_sums.h"
@@ -23,6 +24,8 @@
 #include "kernels/params/sampling.h"
 
 namespace eta {
+
+class CompiledFormat;  // engine/format/answer_guide.h
 
 struct SamplingOptions {
   float temperature = 1.0f;         // [0, 2]; 0 = greedy
@@ -61,6 +64,9 @@ struct OutputOptions {
   bool end_id = false;
   bool layer_statistics = false;
   bool special_tokens = false;  // they stand in the text, as the vocabulary spells them
+  // Special tokens that have no text but are told with it (DeltaEvent.marks): ascending. None where
+  // special_tokens.
+  std::vector<int32_t> marks;
 };
 
 // kDynamic: predicted thresholds; of a model that predicts none, relative ones, which need an index
@@ -130,6 +136,9 @@ struct Request {
   StoppingOptions stopping;
   OutputOptions output;
   AttentionChoice attention;
+  std::shared_ptr<const CompiledFormat> format;  // what the answer must be; null: free text
+  // The prompt ends inside of reasoning, with which the answer goes on: Engine::Prepare sets it.
+  bool in_reasoning = false;
   Priority priority = Priority::kNormal;     // among requests of one tenant
   std::optional<Clock::time_point> arrival;  // of its call; absent: it comes when it is prepared
   // Absent, that is max(): limits.default_deadline after the arrival.
@@ -163,12 +172,16 @@ struct PrefillEvent {
 };
 
 struct DeltaEvent {
-  std::string text;  // whole UTF-8 characters; may be empty
+  std::string text;             // whole UTF-8 characters; may be empty
+  std::vector<TextMark> marks;  // of output.marks, in the order of their places
   std::vector<int32_t> ids;
   std::vector<TokenDetail> logprobs;  // one per id, if asked for
 };
 
-enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength };
+// kCutOff: kLength, where the answer is not yet what its format asks for. Where a stop cuts such an
+// answer short it stays kStopToken or kStopString, since the request asked for that end.
+// kEndOfText: it is what its format asks for.
+enum class FinishReason : uint8_t { kStopToken, kEndOfText, kStopString, kLength, kCutOff };
 
 struct Timing {
   std::chrono::nanoseconds queue{0};        // submitted to first scheduled

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/utf8.h"
+#include "engine/request/answers/tool_validation.h"
 #include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
 
@@ -78,7 +79,12 @@ void CheckText(std::string_view text, const Limits& limits, Checker& check) {
 
 void CheckChat(const Chat& chat, const EngineInfo& model, const Limits& limits, Checker& check) {
   if (check.ok()) check.Set(ValidateChat(chat, limits));
-  if (model.chat_refusal.empty()) return;
+  for (size_t i = 0; i < chat.messages.size() && check.ok(); ++i) {
+    if (!chat.messages[i].token_ids) continue;
+    check.Set(CheckTokenIds(Element("chat.messages", i) + ".token_ids.ids",
+                            *chat.messages[i].token_ids, model.config.vocab_size));
+  }
+  if (model.chat_refusal.empty()) return check.Set(CheckToolsOfModel(chat, model.answer_form));
   check.Set(MakeError(absl::StatusCode::kFailedPrecondition,
                       absl::StrCat("chat: send text or token_ids: ", model.chat_refusal),
                       {.reason = "CHAT_UNSUPPORTED"}));

@@ -7,11 +7,13 @@
 namespace eta {
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                       std::vector<std::string> stop_strings, bool include_stop, bool show_special)
+                       std::vector<std::string> stop_strings, bool include_stop, bool show_special,
+                       std::vector<int32_t> marks)
     : tokenizer_(tokenizer),
       stop_strings_(std::move(stop_strings)),
       include_stop_(include_stop),
-      show_special_(show_special) {
+      show_special_(show_special),
+      marks_(std::move(marks)) {
   std::erase(stop_strings_, "");
   for (const int32_t id : prompt) {
     first_ = first_ && tokenizer_.PieceBytes(id).empty();
@@ -30,6 +32,10 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prom
 
 TextStream::Emission TextStream::Push(int32_t id) {
   if (matched_stop_) return {.text = "", .matched_stop = matched_stop_};
+  if (std::binary_search(marks_.begin(), marks_.end(), id)) {
+    std::string text = Flush();
+    return {.text = std::move(text), .matched_stop = matched_stop_, .marked = !matched_stop_};
+  }
   const bool has_bytes = !tokenizer_.PieceBytes(id).empty();
   const std::string_view bytes = first_ && has_bytes ? tokenizer_.FirstPieceBytes(id) : Bytes(id);
   first_ = first_ && !has_bytes;

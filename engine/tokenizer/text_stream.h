@@ -24,14 +24,17 @@ class TextStream {
   struct Emission {
     std::string text;                         // became certain with this id
     std::optional<std::string> matched_stop;  // the stop string that has ended the text
+    bool marked = false;                      // the id is one of `marks` and stands behind the text
   };
 
   // The answer continues `prompt`: its text is Decode(prompt + answer) without Decode(prompt). A
   // character that the prompt's last bytes left open belongs to the answer. Stop strings are
   // well-formed UTF-8; empty ones are ignored. `include_stop` returns the matched one as text too.
-  // `show_special` as Decode takes it.
+  // `show_special` as Decode takes it. `marks`, ascending: special tokens that have no text and
+  // whose places in it are told. Neither a character nor a stop string goes on across one.
   TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-             std::vector<std::string> stop_strings, bool include_stop, bool show_special = false);
+             std::vector<std::string> stop_strings, bool include_stop, bool show_special = false,
+             std::vector<int32_t> marks = {});
 
   // Once a stop string has matched, further ids change nothing.
   Emission Push(int32_t id);
@@ -53,6 +56,7 @@ class TextStream {
   std::vector<std::string> stop_strings_;
   bool include_stop_;
   bool show_special_;
+  std::vector<int32_t> marks_;
   Utf8Assembler assembler_;
   bool first_ = true;  // no id has added a byte yet, the prompt's included
   std::string held_;   // whole characters, not returned yet

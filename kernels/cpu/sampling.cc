@@ -1,12 +1,15 @@
-// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
-// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params/sampling.h).
+// Sample draws one token for each row from its logits [V]: mask, bias, penalties, temperature,
+// top_k, top_p and min_p apply in this order, then the draw (SampleRow in
+// kernels/params/sampling.h).
 //
 // It scans the vocabulary in vectors; probabilities are double. Nothing sorts the whole vocabulary:
 // likely tokens are collected first, and the prefix that holds a wanted mass is selected, not
-// sorted.
+// sorted. The tokens that a mask allows are moved together, and all that follows sees them alone.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -20,6 +23,18 @@
 // The code below is compiled once per target.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+
+#ifndef ETA_KERNELS_CPU_SAMPLING_ONCE
+#define ETA_KERNELS_CPU_SAMPLING_ONCE
+namespace eta::cpu {
+namespace {
+
+constexpr size_t kWordBits = 32;   // of a mask
+constexpr size_t kMaskLanes = 16;  // the most that are taken from a word at once
+
+}  // namespace
+}  // namespace eta::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {
@@ -67,6 +82,35 @@ double SumExpOnTarget(const float* from, size_t count, double best, double tempe
   return total;
 }
 
+// Writes the ids of the tokens that the mask allows, ascending, and their logits. Both have room
+// for kMaskLanes more than these.
+void AllowedOnTarget(const float* logits, size_t count, const uint32_t* mask, int32_t* ids,
+                     float* kept) {
+  const hn::CappedTag<float, kMaskLanes> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const size_t lanes = hn::Lanes(d);
+  const uint32_t lane_bits = (1u << lanes) - 1;
+  for (size_t begin = 0; begin < count; begin += kWordBits) {
+    uint32_t word = mask[begin / kWordBits];
+    size_t i = begin;
+    const size_t end = std::min(count, begin + kWordBits);
+    for (; word != 0 && i + lanes <= end; i += lanes, word >>= lanes) {
+      const uint32_t bits = word & lane_bits;
+      if (bits == 0) continue;
+      const uint8_t bytes[8] = {static_cast<uint8_t>(bits), static_cast<uint8_t>(bits >> 8)};
+      const auto allowed = hn::LoadMaskBits(d, bytes);
+      const auto id = hn::Iota(di, static_cast<int32_t>(i));
+      ids += hn::CompressStore(id, hn::RebindMask(di, allowed), di, ids);
+      kept += hn::CompressStore(hn::LoadU(d, logits + i), allowed, d, kept);
+    }
+    for (; word != 0 && i < end; ++i, word >>= 1) {
+      if ((word & 1) == 0) continue;
+      *ids++ = static_cast<int32_t>(i);
+      *kept++ = logits[i];
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace eta::cpu
 HWY_AFTER_NAMESPACE();
@@ -77,6 +121,7 @@ namespace {
 
 HWY_EXPORT(LargestOnTarget);
 HWY_EXPORT(SumExpOnTarget);
+HWY_EXPORT(AllowedOnTarget);
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -135,19 +180,60 @@ size_t SelectPrefix(std::span<Candidate> candidates, const Reached& reached) {
   return end;
 }
 
+// The tokens that a row may draw. They are numbered by their place, and their ids ascend with it.
+struct Tokens {
+  std::span<float> logits;
+  std::span<const int32_t> ids;  // empty: places are ids
+
+  // Null for a token that is not among them.
+  float* Find(int32_t id) const {
+    auto place = static_cast<size_t>(id);
+    if (!ids.empty()) {
+      const auto found = std::lower_bound(ids.begin(), ids.end(), id);
+      if (found == ids.end() || *found != id) return nullptr;
+      place = static_cast<size_t>(found - ids.begin());
+    }
+    return id >= 0 && place < logits.size() ? &logits[place] : nullptr;
+  }
+};
+
+// Every token, in memory of this thread until its next call.
+Tokens Every(std::span<const float> logits) {
+  thread_local std::vector<float> copy;
+  copy.assign(logits.begin(), logits.end());
+  return {copy, {}};
+}
+
+// The tokens that the mask allows, in memory of this thread until its next call.
+Tokens Allowed(std::span<const float> logits, std::span<const uint32_t> mask) {
+  thread_local std::vector<float> kept;
+  thread_local std::vector<int32_t> ids;
+  size_t count = 0;
+  const size_t whole = logits.size() / kWordBits;
+  for (const uint32_t word : mask.first(whole)) count += static_cast<size_t>(std::popcount(word));
+  if (const size_t rest = logits.size() % kWordBits; rest > 0) {
+    count += static_cast<size_t>(std::popcount(mask[whole] & ((1u << rest) - 1)));
+  }
+  if (kept.size() < count + kMaskLanes) {
+    kept.resize(count + kMaskLanes);
+    ids.resize(count + kMaskLanes);
+  }
+  HWY_DYNAMIC_DISPATCH(AllowedOnTarget)
+  (logits.data(), logits.size(), mask.data(), ids.data(), kept.data());
+  return {std::span(kept).first(count), std::span(ids).first(count)};
+}
+
 // Applies bias, then repetition, presence and frequency penalty. It uses float32, so that equal
 // logits stay equal in every backend. A logit that becomes infinite or NaN is forbidden: minus
 // infinity.
-void Adjust(const SampleRow& row, std::span<float> logits) {
-  const auto in_range = [&](int32_t id) {
-    return id >= 0 && static_cast<size_t>(id) < logits.size();
-  };
+void Adjust(const SampleRow& row, const Tokens& tokens) {
   for (const LogitBias& bias : row.bias) {
-    if (in_range(bias.id)) logits[static_cast<size_t>(bias.id)] += bias.bias;
+    if (float* const logit = tokens.Find(bias.id)) *logit += bias.bias;
   }
   for (const TokenCount& count : row.counts) {
-    if (!in_range(count.id)) continue;
-    float& logit = logits[static_cast<size_t>(count.id)];
+    float* const found = tokens.Find(count.id);
+    if (found == nullptr) continue;
+    float& logit = *found;
     if (count.prompt > 0 || count.output > 0) {
       logit = logit > 0.0f ? logit / row.repetition_penalty : logit * row.repetition_penalty;
     }
@@ -157,15 +243,15 @@ void Adjust(const SampleRow& row, std::span<float> logits) {
     }
   }
   const auto forbid = [&](int32_t id) {
-    if (!in_range(id)) return;
-    float& logit = logits[static_cast<size_t>(id)];
-    if (!std::isfinite(logit)) logit = -kInfinity;
+    float* const logit = tokens.Find(id);
+    if (logit != nullptr && !std::isfinite(*logit)) *logit = -kInfinity;
   };
   for (const LogitBias& bias : row.bias) forbid(bias.id);
   for (const TokenCount& count : row.counts) forbid(count.id);
 }
 
-// The tokens that a draw may see, collected on demand. Tokens whose weight is not tiny come first.
+// The tokens that a draw may see, by their place, collected on demand. Tokens whose weight is not
+// tiny come first.
 class Draw {
  public:
   Draw(std::span<const float> logits, float best, const SampleRow& row)
@@ -275,23 +361,30 @@ void FillTop(std::span<const float> logits, double log_sum, std::span<TokenLogpr
 // The token of a row with drawable logits; -1 if every token is forbidden.
 int32_t Choose(std::span<const float> raw, float largest, const SampleRow& row) {
   if (row.forced >= 0) return row.forced;
-  thread_local std::vector<float> adjusted;
   std::span<const float> logits = raw;
-  if (!row.bias.empty() || !row.counts.empty()) {
-    adjusted.assign(raw.begin(), raw.end());
-    Adjust(row, adjusted);
-    logits = adjusted;
+  std::span<const int32_t> ids;
+  const bool adjusts = !row.bias.empty() || !row.counts.empty();
+  if (adjusts || !row.mask.empty()) {
+    const Tokens tokens = row.mask.empty() ? Every(raw) : Allowed(raw, row.mask);
+    if (tokens.logits.empty()) return -1;
+    if (adjusts) Adjust(row, tokens);
+    logits = tokens.logits;
+    ids = tokens.ids;
     largest = Largest(logits);
   }
   if (largest == -kInfinity) return -1;
-  if (row.temperature > 0.0f) return Draw(logits, largest, row).Run();
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
+  const auto place =
+      row.temperature > 0.0f
+          ? Draw(logits, largest, row).Run()
+          : static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
+  return ids.empty() ? place : ids[static_cast<size_t>(place)];
 }
 
 void SampleOne(std::span<const float> logits, SampleRow& row) {
   const float largest = Largest(logits);
   row.finite = std::isfinite(largest);
   row.token = row.finite ? Choose(logits, largest, row) : -1;
+  row.barred = row.finite && row.token < 0;
   row.finite = row.token >= 0;
   if (!row.finite || row.num_logprobs < 0) return;
   const double log_sum = largest + std::log(SumExp(logits, largest, 1.0));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -203,6 +204,7 @@ class CudaBackend final : public Backend {
 
   void Plan(const BatchView& batch) override {
     if (!program_.empty()) Flush();
+    ClearMemory();  // what runs has its inputs, and its results' places, by now
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
@@ -347,11 +349,15 @@ class CudaBackend final : public Backend {
     uploads_.ChangeStep();
   }
   void Launch() override { Start(); }
-  void Discard() override { Clear(); }
+  void Discard() override {
+    ClearProgram();
+    ClearMemory();
+  }
 
   absl::Status Finish() override {
     if (!runs_) Start();
     Await();
+    if (program_.empty()) ClearMemory();  // else the next step is noted
     last_step_seconds_ = std::exchange(step_seconds_, 0.0);
     if (ok()) return absl::OkStatus();
     if (!absl::IsResourceExhausted(device_->status())) return device_->status();
@@ -451,22 +457,32 @@ class CudaBackend final : public Backend {
   void Flush() {
     Start();
     Await();
+    ClearMemory();
   }
 
-  // Puts the recorded ops on the stream.
+  // Puts the recorded ops on the stream, behind the part of the step that runs already, if one
+  // does.
   void Start() {
-    if (!program_.empty() && ok() && results_.Reserve()) {
+    if (!program_.empty() && ok() && ReserveResults()) {
       device_->MakeCurrent();
-      device_->Check(cudaEventRecord(begin_, device_->stream()), "begin of a step");
+      if (!runs_) {
+        device_->Check(cudaEventRecord(begin_, device_->stream()), "begin of a step");
+        running_rows_ = {step_.decode_rows, step_.sparse_rows};
+      }
       uploads_.Send();
       Run();
       results_.Fetch();
       device_->Check(cudaEventRecord(end_, device_->stream()), "end of a step");
-      running_targets_.swap(targets_);
-      running_rows_ = {step_.decode_rows, step_.sparse_rows};
+      std::ranges::move(targets_, std::back_inserter(running_targets_));
       runs_ = true;
     }
-    Clear();
+    ClearProgram();
+  }
+
+  bool ReserveResults() {
+    // Growth would lose what the part that runs brings.
+    if (runs_ && !results_.fits()) Await();
+    return results_.Reserve();
   }
 
   void Await() {
@@ -477,12 +493,16 @@ class CudaBackend final : public Backend {
   }
 
   // Forgets the recorded ops.
-  void Clear() {
+  void ClearProgram() {
     program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
     launches_ = step_.has_prefill;
+    targets_.clear();
+  }
+  // Forgets where the inputs and results of ops stand. Those of ops that follow stand behind them
+  // till then.
+  void ClearMemory() {
     uploads_.ClearPieces();
     results_.Clear();
-    targets_.clear();
   }
 
   void Run() {

@@ -1,5 +1,6 @@
-// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
-// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params/sampling.h).
+// Sample draws one token for each row from its logits [V]: mask, bias, penalties, temperature,
+// top_k, top_p and min_p apply in this order, then the draw (SampleRow in
+// kernels/params/sampling.h).
 
 #include <algorithm>
 #include <cmath>
@@ -35,10 +36,15 @@ double LogSumExp(std::span<const float> logits) {
   return max + std::log(sum);
 }
 
-// Applies bias, then repetition, presence and frequency penalty. It uses float32, so that equal
-// logits stay equal in every backend.
+// Applies mask and bias, then repetition, presence and frequency penalty. It uses float32, so that
+// equal logits stay equal in every backend.
 std::vector<float> Adjust(std::span<const float> logits, const SampleRow& row) {
   std::vector<float> adjusted(logits.begin(), logits.end());
+  for (size_t id = 0; id < adjusted.size() && !row.mask.empty(); ++id) {
+    if ((row.mask[id / 32] >> (id % 32) & 1) == 0) {
+      adjusted[id] = -std::numeric_limits<float>::infinity();
+    }
+  }
   const auto in_range = [&](int32_t id) {
     return id >= 0 && static_cast<size_t>(id) < adjusted.size();
   };
@@ -115,6 +121,7 @@ int32_t Draw(const std::vector<Candidate>& candidates, double uniform) {
 
 void SampleOne(std::span<const float> logits, SampleRow& row) {
   row.token = -1;
+  row.barred = false;
   row.finite = Drawable(logits);
   if (!row.finite) return;
 
@@ -122,8 +129,9 @@ void SampleOne(std::span<const float> logits, SampleRow& row) {
     row.token = row.forced;
   } else {
     std::vector<Candidate> candidates = Ranked(Adjust(logits, row));
-    row.finite = !candidates.empty();  // if every token is forbidden, nothing can be drawn
-    if (!row.finite) return;
+    row.barred = candidates.empty();
+    row.finite = !row.barred;
+    if (row.barred) return;
     if (row.temperature > 0.0f) Truncate(candidates, row);
     row.token = row.temperature > 0.0f ? Draw(candidates, row.uniform) : candidates.front().id;
   }

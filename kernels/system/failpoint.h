@@ -49,6 +49,7 @@ namespace eta {
   X(kCacheLoad, "cache.load")                  \
   X(kCacheRefresh, "cache.refresh")            \
   X(kServerThreads, "server.threads")          \
+  X(kGenerateCompile, "generate.compile")      \
   X(kGenerateTokenize, "generate.tokenize")    \
   X(kGenerateDelta, "generate.delta")          \
   X(kProfileCall, "profile.call")              \

@@ -38,7 +38,8 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
   static const GgmlLayout eight = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ8_0));
   static const GgmlLayout four = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ4_1));
   if (format == WeightFormat::kNative) return IsPacked(matrix) ? matrix.blocks : nullptr;
-  const GgmlLayout* made = format == WeightFormat::kInt4 ? &four : &eight;
+  const bool to_four = format == WeightFormat::kInt4 && !matrix.keeps_eight;
+  const GgmlLayout* made = to_four ? &four : &eight;
   const bool stays =
       IsPacked(matrix) && FormOf(matrix.blocks->type).bits <= FormOf(made->type).bits;
   return stays ? matrix.blocks : made;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kTokenizerRetry{1000};
+constexpr std::chrono::milliseconds kFormatRetry{2000};
 constexpr std::chrono::milliseconds kOnTheWay{20};  // from a client to the server
 constexpr std::chrono::seconds kYearsOff = std::chrono::hours(10 * 365 * 24);
 constexpr size_t kMaxEchoedBytes = 64;  // of a name from the request in an error's metadata
@@ -83,6 +84,11 @@ absl::StatusOr<Caller> StillAdmitted(const Shown& shown, const ServiceContext& s
 absl::Status TokenizerCallsFull() {
   return MakeError(absl::StatusCode::kResourceExhausted, "too many texts wait to be made tokens",
                    {.reason = "QUEUE_FULL", .retry_after = kTokenizerRetry});
+}
+
+absl::Status FormatCallsFull() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "too many formats wait to be compiled",
+                   {.reason = "QUEUE_FULL", .retry_after = kFormatRetry});
 }
 
 TaskOwner OwnerOf(const Caller& caller) {

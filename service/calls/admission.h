@@ -52,6 +52,9 @@ TaskOwner OwnerOf(const Caller& caller);
 // RESOURCE_EXHAUSTED (QUEUE_FULL): the most texts that may wait to be made tokens do.
 absl::Status TokenizerCallsFull();
 
+// RESOURCE_EXHAUSTED (QUEUE_FULL): the most formats that may wait to be compiled do.
+absl::Status FormatCallsFull();
+
 // NOT_FOUND (MODEL_NOT_FOUND) if `model` is not the one that is served.
 absl::Status CheckModel(const std::string& model, const std::string& served);
 

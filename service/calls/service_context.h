@@ -53,6 +53,7 @@ struct ServiceContext {
   ProfileCache* profiles;  // of the store; null without one
   WorkerPool& store_calls;
   WorkerPool& tokenizer_calls;  // of texts and chats: gRPC's threads must stay free
+  WorkerPool& format_calls;     // that wait for the format of their answer to be compiled
   Calibrations& calibrations;
   WorkerPool& calibration_threads;  // room for all that `calibrations` lets in, and a few that end
   const Acceptor& acceptor;

@@ -67,6 +67,7 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  etactl generate --temperature 0 --max_tokens 40 'The tower was built in'\n"
       "  etactl chat --system 'Answer in one sentence.' 'What is the sea?'\n"
+      "  etactl generate --json_schema city.json 'Describe a city.' | jq .population\n"
       "  etactl generate --file report.txt --attention full --json | jq .finished.attention\n"
       "  etactl calibrate legal --samples=texts/legal --target=union-density=0.35\n"
       "  etactl generate --file contract.txt --attention profile:legal\n"

@@ -8,6 +8,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/request/profile_validation.h"
 #include "engine/request/request_validation.h"
+#include "service/generate/answer_plan.h"
 #include "service/generate/convert_chat.h"
 #include "service/wire/attention_message.h"
 
@@ -137,6 +138,8 @@ v1::FinishReason Convert(FinishReason in) {
       return v1::FINISH_REASON_STOP_STRING;
     case FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kCutOff:
+      return v1::FINISH_REASON_CUT_OFF;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -267,6 +270,7 @@ bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next) {
   if (last.event_case() != next.event_case()) return false;
   if (next.has_delta()) {
     last.mutable_delta()->mutable_text()->append(next.delta().text());
+    MergeCalls(next.delta(), *last.mutable_delta());
     last.mutable_delta()->mutable_token_ids()->MergeFrom(next.delta().token_ids());
     last.mutable_delta()->mutable_logprobs()->MergeFrom(next.delta().logprobs());
     return true;

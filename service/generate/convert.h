@@ -13,7 +13,8 @@ namespace eta {
 
 // Takes what the fields say; ValidateRequest judges the values. Errors are those of the form alone:
 // no prompt, an enum value that this build does not know, half a logit bias. Left to the caller:
-// tenant, deadline, an absent request id, and the profile that attention().profile() names.
+// tenant, deadline, an absent request id, the format (convert_format.h), and the profile that
+// attention().profile() names.
 absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message);
 
 // Unspecified where it was used.
@@ -25,7 +26,7 @@ v1::GenerateResponse ToMessage(DeltaEvent event);
 v1::GenerateResponse ToMessage(const FinishedEvent& event);
 
 // Appends `next` to `last` if both are deltas, or both prefill progress: the reader sees the same
-// text, ids and log-probabilities in fewer messages. False: they cannot be one message.
+// text, calls, ids and log-probabilities in fewer messages. False: they cannot be one message.
 bool Merge(v1::GenerateResponse& last, const v1::GenerateResponse& next);
 
 }  // namespace eta

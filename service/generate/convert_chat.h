@@ -8,8 +8,9 @@
 namespace eta {
 
 // Takes what the fields say; ValidateChat (engine/request/chat_validation.h) judges the values.
-// Errors are those of the form: too many messages or parts to look at, a role or a kind of part
-// that this build does not know, a message without content. Parts of a message become one text.
+// Errors are those of the form: too many messages, parts, tools or calls to look at, a role, a
+// choice or a kind of part that this build does not know, a message with neither content nor calls.
+// Parts of a message become one text.
 absl::StatusOr<Chat> ToChat(const v1::Chat& message);
 
 }  // namespace eta

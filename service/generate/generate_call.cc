@@ -6,9 +6,11 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/chat_validation.h"
 #include "engine/request/profile_validation.h"
 #include "engine/request/request_validation.h"
@@ -37,6 +39,10 @@ int64_t TextBytes(const Request& request) {
   }
   const auto* chat = std::get_if<Chat>(&request.prompt);
   return chat == nullptr ? 0 : ChatBytes(*chat);
+}
+
+bool HasTokens(const Request& request) {
+  return std::holds_alternative<std::vector<int32_t>>(request.prompt);
 }
 
 int64_t UsedBy(const FinishedEvent& outcome) {
@@ -72,6 +78,8 @@ absl::Status GenerateCall::Begin(const grpc::ServerContextBase& context, const T
   answers_.reserve(static_cast<size_t>(wish.answers));
   for (int32_t i = 0; i < wish.answers; ++i) answers_.emplace_back(*this, i);
   request_ = std::move(wish.request);
+  format_ = std::move(wish.format);
+  format_of_tools_ = wish.format_of_tools;
   request_.tenant = tenant.id();
   request_.arrival = arrival_;
   request_.deadline = SteadyDeadline(context);
@@ -146,6 +154,11 @@ bool GenerateCall::EndWait() {
   return std::exchange(waits_, false);
 }
 
+bool GenerateCall::Waits() {
+  const MutexLock lock(mutex_);
+  return waits_;
+}
+
 absl::Status GenerateCall::SubmitWith(std::shared_ptr<const ThresholdProfile> profile) {
   request_.attention.mode = AttentionMode::kProfile;
   request_.attention.profile = std::move(profile);
@@ -166,12 +179,79 @@ absl::Status GenerateCall::Submit() {
     record.profile = attention.profile->name;
     record.profile_version = attention.profile->version;
   }
+  if (format_) record.format = {.kind = format_->kind};
   ASSIGN_OR_RETURN(const auto least_tokens, service_.engine.Check(request_));
-  if (std::holds_alternative<std::vector<int32_t>>(request_.prompt)) return Queue();
-  // Text is paid for before it is made tokens.
-  RETURN_IF_ERROR(
-      call_lease().Charge(answers() * (least_tokens + request_.stopping.least_tokens())));
-  return AwaitTokenizer();
+  if (format_) {
+    RETURN_IF_ERROR(OfFormat(ValidateFormat(*format_)));
+    request_.format = service_.engine.formats().Find(request_.tenant, *format_);
+    record.format->kept = request_.format != nullptr;
+  }
+  const bool compiles = format_ && !record.format->kept;
+  // Work on a text or a format is paid for before it is done.
+  if (compiles || !HasTokens(request_)) {
+    RETURN_IF_ERROR(
+        call_lease().Charge(answers() * (least_tokens + request_.stopping.least_tokens())));
+  }
+  return compiles ? AwaitFormat(*std::exchange(format_, std::nullopt)) : MakePrompt();
+}
+
+// The compiler is waited for outside of the call, which may end meanwhile.
+absl::Status GenerateCall::AwaitFormat(AnswerFormat format) {
+  text_cost_ = FormatBytes(format) / kTextBytesPerToken;
+  call_lease().Use(text_cost_);
+  const TaskOwner owner{.name = request_.tenant};
+  const Clock::time_point deadline = request_.deadline != Clock::time_point::max()
+                                         ? request_.deadline
+                                         : arrival_ + service_.engine.limits().default_deadline;
+  compiling_since_ = Clock::now();
+  BeginWait();  // from here on the request is whose who ends the wait
+  const absl::Status posted = CatchOutOfMemory([&] {
+    const auto compile = [self = Self(), tenant = owner.name, format = std::move(format),
+                          deadline] {
+      auto compiled = self->Compile(tenant, format, deadline);
+      if (!self->EndWait()) return;  // it has ended
+      self->NoteCompiled();
+      const absl::Status status = CatchOutOfMemory([&]() -> absl::Status {
+        if (self->service_.state.closed()) return ServerDraining();
+        if (!compiled.ok()) return self->OfFormat(compiled.status());
+        self->request_.format = *std::move(compiled);
+        return self->MakePrompt();
+      });
+      if (!status.ok()) self->EndCall(status);
+    };
+    return service_.format_calls.Post(owner, compile) ? absl::OkStatus() : FormatCallsFull();
+  });
+  return posted.ok() || !EndWait() ? absl::OkStatus() : posted;
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledFormat>> GenerateCall::Compile(
+    const std::string& tenant, const AnswerFormat& format, Clock::time_point deadline) {
+  using Compiled = absl::StatusOr<std::shared_ptr<const CompiledFormat>>;
+  return CatchOutOfMemory([&]() -> Compiled {
+    (void)ETA_FAILPOINT(kGenerateCompile);
+    if (!Waits() || service_.state.closed()) return absl::CancelledError();
+    if (Clock::now() >= deadline) return DeadlinePassed(/*started=*/false);
+    return service_.engine.formats().Compile(tenant, format, deadline);
+  });
+}
+
+absl::Status GenerateCall::OfFormat(const absl::Status& status) const {
+  ErrorDetail detail = GetErrorDetail(status);
+  if (!format_of_tools_ || detail.reason != "INVALID_FIELD") return status;
+  detail.field = "chat.tools";
+  return MakeError(
+      status.code(),
+      absl::StrCat("chat.tools: calls of them cannot be enforced: ", std::string(status.message())),
+      std::move(detail));
+}
+
+void GenerateCall::NoteCompiled() {
+  const auto since = std::exchange(compiling_since_, std::nullopt);
+  if (since && call_record().format) call_record().format->compile = Clock::now() - *since;
+}
+
+absl::Status GenerateCall::MakePrompt() {
+  return HasTokens(request_) ? Queue() : AwaitTokenizer();
 }
 
 absl::Status GenerateCall::AwaitTokenizer() {
@@ -193,12 +273,12 @@ absl::Status GenerateCall::AwaitTokenizer() {
 }
 
 absl::Status GenerateCall::Queue() {
-  text_cost_ = TextBytes(request_) / kTextBytesPerToken;
+  text_cost_ += TextBytes(request_) / kTextBytesPerToken;
   call_lease().Use(text_cost_);
   ASSIGN_OR_RETURN(auto prepared, service_.engine.Prepare(std::move(request_)));
   RETURN_IF_ERROR(call_lease().Charge(
       answers() * (prepared.prompt_tokens() + prepared.request.stopping.max_tokens)));
-  OnPrompt(prepared.prompt);
+  OnPrompt(prepared);
   return QueueAnswers(std::move(prepared));
 }
 
@@ -317,7 +397,8 @@ void GenerateCall::Cancel(bool for_deadline) {
   }
   CancelQueued();
   if (!EndWait()) return;
-  request_ = {};  // the cache holds this object until the store has answered
+  NoteCompiled();
+  request_ = {};  // whoever it waited for holds this object until there is an answer
   bool good = true;
   for (int32_t i = 0; i < answers(); ++i) good = OnCancelled(i, {}) && good;
   if (good) return EndCall(absl::OkStatus());

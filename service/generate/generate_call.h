@@ -1,11 +1,12 @@
 // The requests of one call, from what its message says to their ends: the profile that they name,
-// the tokens of their prompt, what they cost, the engine's queue, and the call's end when the last
-// of them has its own. A call has one answer or several; what they share is done once.
+// the format that binds their answers, the tokens of their prompt, what they cost, the engine's
+// queue, and the call's end when the last of them has its own. A call has one answer or several;
+// what they share is done once.
 //
-// Four kinds of threads meet here: gRPC's (start, cancel), one of the profile cache where the
-// request names a profile that is not in memory, one that makes tokens of a text or chat, and the
-// engine's step threads (events; of several answers from several devices at once). Whoever has the
-// next of these to do keeps the object alive.
+// Five kinds of threads meet here: gRPC's (start, cancel), one of the profile cache where the
+// request names a profile that is not in memory, one that waits for a format to be compiled, one
+// that makes tokens of a text or chat, and the engine's step threads (events; of several answers
+// from several devices at once). Whoever has the next of these to do keeps the object alive.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,9 @@
 #include "absl/status/status.h"
 #include "engine/base/lease.h"
 #include "engine/base/mutex.h"
+#include "engine/format/format_compiler.h"
 #include "engine/front/engine.h"
+#include "engine/request/answers/answer_format.h"
 #include "grpcpp/server_context.h"
 #include "service/calls/live_streams.h"
 #include "service/calls/service_context.h"
@@ -36,7 +39,9 @@ class GenerateCall : public LiveStream {
     Request request;      // without tenant, share, arrival and deadline; answer i's seed is i more
     int32_t answers = 1;  // at least 1
     std::string profile;  // reference
-    std::string profile_field;  // that names it; empty: none is named
+    std::string profile_field;           // that names it; empty: none is named
+    std::optional<AnswerFormat> format;  // of all answers
+    bool format_of_tools = false;        // it enforces calls, nobody has asked for it by name
   };
 
   // LiveStream. The tokens are those of the prompts, once they run, and one for each delta.
@@ -51,8 +56,8 @@ class GenerateCall : public LiveStream {
   absl::Status Begin(const grpc::ServerContextBase& context, const Tenant& tenant, Wish wish);
   // Ends all answers soon, from any thread, also before Begin. `for_deadline`: that is why.
   void Cancel(bool for_deadline);
-  // Whether it waited for a profile or for tokens; it does not any more. Whoever is told so goes on
-  // with it.
+  // Whether it waited for a profile, a format or tokens; it does not any more. Whoever is told so
+  // goes on with it.
   bool EndWait();
 
   const ServiceContext& service() const { return service_; }
@@ -72,8 +77,8 @@ class GenerateCall : public LiveStream {
   virtual void OnPrefill(int32_t i, PrefillEvent event) = 0;
   virtual void OnDelta(int32_t i, DeltaEvent event) = 0;
   virtual void OnFinished(int32_t i, const FinishedEvent& event) = 0;
-  // The tokens of the prompt, before any event.
-  virtual void OnPrompt(std::span<const int32_t> /*ids*/) {}
+  // The prompt as tokens, before any event.
+  virtual void OnPrompt(const PreparedRequest& /*prepared*/) {}
   // The answer was cancelled, or the whole call before its answers were queued. True: that is a
   // good end for it.
   virtual bool OnCancelled(int32_t /*i*/, const FinishedEvent& /*so_far*/) { return false; }
@@ -102,13 +107,25 @@ class GenerateCall : public LiveStream {
                             const std::string& field);
   absl::Status ResolveDefault(const Tenant& tenant, const std::string& reference);
   absl::Status SubmitWith(std::shared_ptr<const ThresholdProfile> profile);
-  // Checks and pays for the request and goes on to Queue, a text's or chat's on another thread.
+  // Checks and pays for the request and goes on to MakePrompt, on another thread if its format has
+  // to be compiled.
   absl::Status Submit();
+  absl::Status AwaitFormat(AnswerFormat format);
+  absl::StatusOr<std::shared_ptr<const CompiledFormat>> Compile(const std::string& tenant,
+                                                                const AnswerFormat& format,
+                                                                Clock::time_point deadline);
+  // What is wrong with the format, with the field that asked for it.
+  absl::Status OfFormat(const absl::Status& status) const;
+  // Records how long it waited for its format; of whoever ended the wait.
+  void NoteCompiled();
+  // Goes on to Queue, a text's or chat's on another thread.
+  absl::Status MakePrompt();
   absl::Status AwaitTokenizer();
   // Makes tokens of the prompt, pays for them and queues a request for each answer.
   absl::Status Queue();
   absl::Status QueueAnswers(PreparedRequest prepared);
   void BeginWait();
+  bool Waits();
 
   void Started(int32_t i, StartedEvent event);
   void Delta(int32_t i, DeltaEvent event);
@@ -124,9 +141,12 @@ class GenerateCall : public LiveStream {
 
   const ServiceContext& service_;
   const Clock::time_point arrival_ = Clock::now();
-  Request request_;                                   // until it is submitted
+  Request request_;                     // until it is submitted
+  std::optional<AnswerFormat> format_;  // until it is compiled
+  bool format_of_tools_ = false;
+  std::optional<Clock::time_point> compiling_since_;  // while it waits for that
   std::vector<Answer> answers_;                       // does not change once it is filled
-  int64_t text_cost_ = 0;                             // tokens
+  int64_t text_cost_ = 0;                             // tokens, of what is compiled too
   std::optional<DefaultProfileUse> default_profile_;  // before it is submitted
   Lease place_;                                       // among the live streams
   std::atomic<int64_t> kv_tokens_ = 0;
@@ -134,7 +154,7 @@ class GenerateCall : public LiveStream {
   std::atomic<bool> deadline_passed_ = false;
 
   Mutex mutex_;
-  bool waits_ GUARDED_BY(mutex_) = false;  // for its profile, or for who makes tokens of its text
+  bool waits_ GUARDED_BY(mutex_) = false;  // for its profile, its format or who makes tokens
   bool cancelled_ GUARDED_BY(mutex_) = false;
   std::vector<std::optional<uint64_t>> handles_ GUARDED_BY(mutex_);
   int32_t left_ GUARDED_BY(mutex_) = 0;                      // answers without an end

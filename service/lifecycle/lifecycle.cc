@@ -47,6 +47,14 @@ Lifecycle::~Lifecycle() {
   if (collector_) collector_->SetServer(nullptr);  // the server goes before the page
 }
 
+void Lifecycle::ForkFormatHelper() {
+  if (!HasGrammarLibrary()) return;
+  FormatHelperOptions& options = flags_.format_helper;
+  options.harden_helper = [process = flags_.process] { HardenFormatHelper(process); };
+  options.harden_child = [process = flags_.process] { HardenCompilation(process); };
+  format_helper_ = FormatHelper::Start(options);
+}
+
 void Lifecycle::Harden() {
   ReturnLargeBlocks();
   ExitWhereMemoryEnds();
@@ -74,6 +82,7 @@ absl::Status Lifecycle::CheckFlags() {
   RETURN_IF_ERROR(ReadSecrets(flags_));
   RETURN_IF_ERROR(ReadChatTemplate(flags_));
   RETURN_IF_ERROR(Server::Check(flags_.server, flags_.engine.limits));
+  RETURN_IF_ERROR(format_helper_.status());
   LogInsecureChoices(flags_, *filtered_, failpoints_ != nullptr, *log_);
   return absl::OkStatus();
 }
@@ -144,6 +153,7 @@ absl::Status Lifecycle::PublishKvEvents() {
 absl::Status Lifecycle::LoadEngine() {
   const Clock::time_point begin = Clock::now();
   flags_.engine.keep_tokenizer_files = !flags_.server.vllm_listen.empty();
+  flags_.engine.format_helper = format_helper_->get();
   const UsableCpus cpus = ReadUsableCpus();  // before some are left to steps
   LogTooManyThreads(cpus, flags_.engine.backend, *log_);
   ASSIGN_OR_RETURN(engine_, Engine::Create(flags_.engine, &*telemetry_));

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "calibration/profiles/profile_store.h"
+#include "engine/format/helper/format_helper.h"
 #include "engine/front/engine.h"
 #include "kernels/system/failpoint_file.h"
 #include "service/calls/records/audit_log.h"
@@ -38,6 +39,8 @@ class Lifecycle {
   Lifecycle(const Lifecycle&) = delete;
   Lifecycle& operator=(const Lifecycle&) = delete;
 
+  // While the process may still fork, and has no threads and no secrets.
+  void ForkFormatHelper();
   // Gives up what the process does not need. Before the first thread, the log's.
   void Harden();
   void OpenLog();
@@ -77,6 +80,7 @@ class Lifecycle {
   Flags flags_;
   StopSignals signals_;
   absl::StatusOr<bool> filtered_ = false;  // the filter of system calls is in force
+  absl::StatusOr<std::unique_ptr<FormatHelper>> format_helper_ = nullptr;  // null: none is needed
   std::unique_ptr<FailpointFile> failpoints_;
   std::optional<Log> log_;
   std::optional<GrpcLog> grpc_log_;

@@ -48,6 +48,9 @@ void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_temp
 
 namespace {
 
+constexpr int64_t kLeastCompileBytes = int64_t{64} << 20;
+constexpr int64_t kMostBytes = int64_t{1} << 50;
+
 void AddComputeFlags(CLI::App& app, EngineOptions& options) {
   app.add_option("--backend", options.backend.name,
                  "Backend that runs the model: cpu; cuda on NVIDIA GPUs, where it was built; "
@@ -87,7 +90,8 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
                           "float32, float16, bfloat16, or the blocks of 4 to 8 bits of a GGUF "
                           "file; on a GPU --compute's. int8 and int4 make blocks at load of what "
                           "has more bits: about 1.06 and 0.63 bytes a weight, at a loss of "
-                          "precision, small with int8. They are not for GPUs");
+                          "precision, small with int8. int4 keeps embedding, head, key, value and "
+                          "down projections at 8 bits. They are not for GPUs");
 }
 
 void AddCacheFlags(CLI::App& app, EngineOptions& options) {
@@ -143,6 +147,24 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
            "what reading less costs; takes at most 1 % of a step. 0 measures only requests with "
            "min_mass",
            /*least=*/0.0);
+}
+
+void AddFormatFlags(CLI::App& app, FormatOptions& options, FormatHelperOptions& helper) {
+  AddDuration(
+      app, "--format_compile_timeout", options.compile_timeout,
+      "Time for which the format of an answer may be compiled. Longer ones are refused with "
+      "DEADLINE_EXCEEDED");
+  AddBytes(app, "--format_compile_bytes", helper.memory_bytes,
+           "Memory that the compilation of a format may take, in bytes, in a process of its own. "
+           "Larger ones are refused with RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(kLeastCompileBytes, kMostBytes));
+  AddCount(
+      app, "--max_compiling", options.max_compiling,
+      "Largest number of formats that are compiled at a time, each in a process of its own; of "
+      "one tenant one less, where there are several");
+  AddBytes(app, "--format_cache_bytes", options.cache_bytes,
+           "Memory for compiled formats that are kept, in bytes. 0 keeps none")
+      ->check(CLI::Range(int64_t{0}, kMostBytes));
 }
 
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {

@@ -11,6 +11,7 @@ namespace eta {
 // Each function adds its flags to `app`. Parsing fills the options, which must outlive `app`.
 void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_template);
 void AddEngineFlags(CLI::App& app, EngineOptions& options);
+void AddFormatFlags(CLI::App& app, FormatOptions& options, FormatHelperOptions& helper);
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants);
 void AddProfileFlags(CLI::App& app, Flags& flags);
 void AddServerFlags(CLI::App& app, ServerOptions& options);  // call it together with AddAccessFlags

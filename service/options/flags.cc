@@ -121,6 +121,8 @@ ParsedFlags ParseFlags(int argc, char** argv) {
 
   AddGroup(app, "Model", [&] { AddModelFlags(app, flags.engine, flags.chat_template); });
   AddGroup(app, "Engine", [&] { AddEngineFlags(app, flags.engine); });
+  AddGroup(app, "Formats of answers",
+           [&] { AddFormatFlags(app, flags.engine.formats, flags.format_helper); });
   AddGroup(app, "Limits of requests",
            [&] { AddLimitFlags(app, flags.engine.limits, flags.tenants); });
   AddGroup(app, "Profiles", [&] { AddProfileFlags(app, flags); });

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "calibration/profiles/profile_store.h"
+#include "engine/format/helper/format_helper.h"
 #include "engine/front/engine.h"
 #include "service/log/log.h"
 #include "service/options/server_options.h"
@@ -17,6 +18,7 @@ namespace eta {
 
 struct Flags {
   EngineOptions engine;
+  FormatHelperOptions format_helper;
   std::string chat_template;  // a file, which becomes engine.chat_template; empty: none
   ServerOptions server;
   std::string profile_store;       // as OpenProfileStore reads it; empty: none

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "service/process/system_call_filter.h"
 
@@ -14,6 +15,15 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
+
+void FilterUnlessOff(const ProcessOptions& options, const SystemCallFilterOptions& filter) {
+  if (options.system_call_filter == SystemCallFilter::kOff) return;
+  // These generate no code, whatever the server does.
+  const bool wanted = options.system_call_filter == SystemCallFilter::kOn;
+  if (!wanted && !FiltersByDefault(/*generates_code=*/false)) return;
+  const absl::Status filtered = FilterSystemCalls(filter);
+  if (wanted && !filtered.ok()) _exit(1);  // the server says of itself that it cannot be filtered
+}
 
 }  // namespace
 
@@ -41,6 +51,16 @@ absl::StatusOr<bool> HardenByFlags(const ProcessOptions& options, bool generates
   const absl::Status filtered = FilterSystemCalls({.allow_generated_code = generates_code});
   if (!filtered.ok() && wanted) return filtered;
   return filtered.ok();
+}
+
+void HardenFormatHelper(const ProcessOptions& options) {
+  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+  setrlimit(RLIMIT_CORE, &none);
+  FilterUnlessOff(options, {.may_fork = true, .may_make_sockets = false});
+}
+
+void HardenCompilation(const ProcessOptions& options) {
+  FilterUnlessOff(options, {.may_make_sockets = false, .may_open_files = false});
 }
 
 }  // namespace eta

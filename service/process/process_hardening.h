@@ -32,4 +32,9 @@ void HardenBeforeFlags();
 // True if the filter is in force. FAILED_PRECONDITION if it was asked for and cannot be.
 absl::StatusOr<bool> HardenByFlags(const ProcessOptions& options, bool generates_code);
 
+// The same in the helper process of formats (engine/format/helper), and in what it forks: they open
+// no sockets, the latter no files either. Where the server may run without the filter, so may they.
+void HardenFormatHelper(const ProcessOptions& options);
+void HardenCompilation(const ProcessOptions& options);
+
 }  // namespace eta

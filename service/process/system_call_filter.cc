@@ -23,9 +23,8 @@ namespace {
 // Whatever their arguments. Names that an architecture does not have are left out by libseccomp.
 constexpr int kForbidden[] = {
     // other programs and processes
-    SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(fork), SCMP_SYS(vfork), SCMP_SYS(ptrace),
-    SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(process_madvise),
-    SCMP_SYS(pidfd_getfd), SCMP_SYS(kcmp),
+    SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv),
+    SCMP_SYS(process_vm_writev), SCMP_SYS(process_madvise), SCMP_SYS(pidfd_getfd), SCMP_SYS(kcmp),
     // namespaces and mounts
     SCMP_SYS(unshare), SCMP_SYS(setns), SCMP_SYS(chroot), SCMP_SYS(pivot_root), SCMP_SYS(mount),
     SCMP_SYS(umount2), SCMP_SYS(move_mount), SCMP_SYS(open_tree), SCMP_SYS(fsopen),
@@ -45,6 +44,19 @@ constexpr int kForbidden[] = {
     SCMP_SYS(modify_ldt), SCMP_SYS(settimeofday), SCMP_SYS(clock_settime), SCMP_SYS(clock_adjtime),
     SCMP_SYS(adjtimex), SCMP_SYS(sethostname), SCMP_SYS(setdomainname), SCMP_SYS(vhangup),
     SCMP_SYS(lookup_dcookie), SCMP_SYS(uselib), SCMP_SYS(nfsservctl)};
+
+constexpr int kSocketCalls[] = {SCMP_SYS(socket), SCMP_SYS(socketpair), SCMP_SYS(connect),
+                                SCMP_SYS(bind),   SCMP_SYS(listen),     SCMP_SYS(accept),
+                                SCMP_SYS(accept4)};
+
+// By name; what is open already can be used.
+constexpr int kFileCalls[] = {
+    SCMP_SYS(open),     SCMP_SYS(openat),   SCMP_SYS(openat2),   SCMP_SYS(creat),
+    SCMP_SYS(unlink),   SCMP_SYS(unlinkat), SCMP_SYS(rename),    SCMP_SYS(renameat),
+    SCMP_SYS(mkdir),    SCMP_SYS(mkdirat),  SCMP_SYS(renameat2), SCMP_SYS(rmdir),
+    SCMP_SYS(link),     SCMP_SYS(linkat),   SCMP_SYS(symlink),   SCMP_SYS(symlinkat),
+    SCMP_SYS(truncate), SCMP_SYS(chmod),    SCMP_SYS(fchmodat),  SCMP_SYS(chown),
+    SCMP_SYS(lchown),   SCMP_SYS(fchownat), SCMP_SYS(setxattr),  SCMP_SYS(lsetxattr)};
 
 constexpr uint64_t kInt = 0xffffffff;  // the kernel reads these arguments as 32 bits
 constexpr unsigned kLastFamily = 63;   // the kernel knows 46 of them
@@ -81,6 +93,7 @@ scmp_arg_cmp Equals(unsigned argument, uint64_t mask, uint64_t value) {
 
 // Threads only: no other process, by whichever call.
 void ForbidProcesses(Filter& filter) {
+  for (const int call : {SCMP_SYS(fork), SCMP_SYS(vfork)}) filter.Forbid(call);
   filter.Forbid(SCMP_SYS(clone), {Equals(0, CLONE_THREAD, 0)});
   // Its arguments are in memory, where a filter cannot look; the C library takes clone then.
   filter.Forbid(SCMP_SYS(clone3), {}, ENOSYS);
@@ -128,8 +141,15 @@ void ForbidGeneratedCode(Filter& filter) {
 absl::Status FilterSystemCalls(const SystemCallFilterOptions& options) {
   Filter filter;
   for (const int call : kForbidden) filter.Forbid(call);
-  ForbidProcesses(filter);
-  ForbidSockets(filter);
+  if (!options.may_fork) ForbidProcesses(filter);
+  if (options.may_make_sockets) {
+    ForbidSockets(filter);
+  } else {
+    for (const int call : kSocketCalls) filter.Forbid(call);
+  }
+  if (!options.may_open_files) {
+    for (const int call : kFileCalls) filter.Forbid(call);
+  }
   ForbidTerminals(filter);
   if (!options.allow_generated_code) ForbidGeneratedCode(filter);
   return filter.Load();

@@ -8,6 +8,11 @@ namespace eta {
 struct SystemCallFilterOptions {
   // Memory may become executable after it was written, as compilers at run time need.
   bool allow_generated_code = false;
+  // The helper process of formats forks, and neither it nor what it forks has a use for sockets;
+  // its children have none for files either.
+  bool may_fork = false;
+  bool may_make_sockets = true;
+  bool may_open_files = true;
 };
 
 // For this thread and those that it begins from here on; cannot be taken back. These fail with

@@ -34,6 +34,13 @@ WorkerPoolOptions TokenizerThreads(const ServerOptions& options, const Limits& l
           .waiting = 2 * static_cast<size_t>(std::max(limits.max_waiting_requests, kLeastTexts))};
 }
 
+// They wait for other processes that compile; so few CPUs need no fewer of them. One tenant's
+// formats, however slow, leave half of them to the others.
+WorkerPoolOptions FormatThreads() {
+  constexpr int kThreads = 8;
+  return {.threads = kThreads, .waiting = 256, .of_owner = kThreads / 2};
+}
+
 // Room for all that may run, and for as many that end.
 WorkerPoolOptions CalibrationThreads(int max_calibrations, const ProfileStore* store) {
   return {.threads = store != nullptr ? max_calibrations : 0,
@@ -51,6 +58,7 @@ CallResources::CallResources(const ServerOptions& options, const ServerContext& 
       profiles(MakeCache(options, server.profiles)),
       store_calls(StoreThreads(server.profiles)),
       tokenizer_calls(TokenizerThreads(options, server.engine.limits())),
+      format_calls(FormatThreads()),
       calibrations(options.max_calibrations),
       calibration_threads(CalibrationThreads(options.max_calibrations, server.profiles)),
       context{.options = options,
@@ -66,6 +74,7 @@ CallResources::CallResources(const ServerOptions& options, const ServerContext& 
               .profiles = profiles.get(),
               .store_calls = store_calls,
               .tokenizer_calls = tokenizer_calls,
+              .format_calls = format_calls,
               .calibrations = calibrations,
               .calibration_threads = calibration_threads,
               .acceptor = acceptor,

@@ -59,6 +59,7 @@ struct CallResources {
   std::unique_ptr<ProfileCache> profiles;  // null without a store
   WorkerPool store_calls;
   WorkerPool tokenizer_calls;
+  WorkerPool format_calls;  // behind it, where calls go on
   Calibrations calibrations;
   WorkerPool calibration_threads;
   const ServiceContext context;  // all of it, as calls see it

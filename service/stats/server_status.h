@@ -78,6 +78,7 @@ struct ServerStatus {
   std::optional<int64_t> default_profile_tenants;  // whose default profile is in memory
   QueueStatus store_calls;                         // for a thread of the store
   QueueStatus tokenizer_calls;                     // for a thread that makes tokens of a text
+  QueueStatus format_calls;                        // for a thread that waits for a compiler
   QueueStatus profile_lookups;                     // of Generate
   ConnectionUsage connections;
   MemoryStatus memory;

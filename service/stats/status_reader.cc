@@ -80,6 +80,7 @@ ServerStatus ReadServerStatus(const StatusQuery& query, const ServiceContext& se
     status.devices = service.engine.Devices();
     status.store_calls = QueueOf(service.store_calls);
     status.tokenizer_calls = QueueOf(service.tokenizer_calls);
+    status.format_calls = QueueOf(service.format_calls);
     status.connections = service.acceptor.Usage();
     status.memory = {.pressure = service.memory.level(),
                      .used = service.memory.FractionUsed(),

@@ -9,15 +9,16 @@
 namespace eta {
 namespace {
 
-constexpr std::array<std::string_view, 18> kRejections = {
-    "context_too_long",  "deadline_passed",   "deadline_queued",   "deadline_too_short",
-    "draining",          "invalid_field",     "kv_pool_too_small", "malformed_message",
-    "memory_pressure",   "message_too_large", "model_not_found",   "profile_mismatch",
-    "profile_not_found", "queue_full",        "tenant_calls",      "tenant_kv",
-    "tenant_tokens",     "token_budget"};
-constexpr std::array<std::string_view, 7> kFailures = {
-    "deadline_decoding", "device_error",     "draining",     "internal_error",
-    "memory_pressure",   "nonfinite_logits", "slow_consumer"};
+constexpr std::array<std::string_view, 22> kRejections = {
+    "context_too_long",  "deadline_passed",      "deadline_queued",   "deadline_too_short",
+    "draining",          "format_too_large",     "format_too_slow",   "formats_unavailable",
+    "invalid_field",     "kv_pool_too_small",    "malformed_message", "memory_pressure",
+    "message_too_large", "model_not_found",      "profile_mismatch",  "profile_not_found",
+    "queue_full",        "tenant_calls",         "tenant_kv",         "tenant_tokens",
+    "token_budget",      "unsupported_by_server"};
+constexpr std::array<std::string_view, 8> kFailures = {
+    "answer_invalid", "deadline_decoding", "device_error",     "draining",
+    "internal_error", "memory_pressure",   "nonfinite_logits", "slow_consumer"};
 constexpr std::array<std::string_view, 5> kTenantLimits = {
     "profile_quota", "tenant_calibrations", "tenant_calls", "tenant_kv", "tenant_tokens"};
 // A calibration has run when it gives one of these.
@@ -121,6 +122,8 @@ std::string_view FinishReasonOf(const CallRecord& record) {
       return "stop_string";
     case FinishReason::kLength:
       return "length";
+    case FinishReason::kCutOff:
+      return "cut_off";
   }
   return Label::kNone;
 }

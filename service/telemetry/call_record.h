@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/request.h"
 
 namespace eta {
@@ -22,6 +23,14 @@ enum class DefaultProfileUse : uint8_t {
   kUnavailable,  // the store could not give it
 };
 inline constexpr int kDefaultProfileUses = 4;
+
+// The format that a Generate call asked its answers to have.
+struct FormatUse {
+  AnswerFormatKind kind = AnswerFormatKind::kJsonObject;
+  bool kept = false;  // the engine had it compiled
+  // How long the call waited until it was compiled, or refused; absent: it did not come to that.
+  std::optional<std::chrono::nanoseconds> compile;
+};
 
 // What a Generate call asked for, as far as spans tell it.
 struct AskedOfModel {
@@ -69,6 +78,7 @@ struct CallRecord {
   bool of_calibration = false;
   // Of Generate, where it named no mode and the server has a default profile.
   std::optional<DefaultProfileUse> default_profile;
+  std::optional<FormatUse> format;  // of Generate, where there is one
 
   // package.Service/Method
   std::string full_method() const { return std::string(service).append("/").append(method); }

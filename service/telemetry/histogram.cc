@@ -31,6 +31,17 @@ const Buckets& CalibrationBuckets() {
   return buckets;
 }
 
+const Buckets& CompileBuckets() {
+  static const Buckets buckets{.005, .01, .02, .05, .1, .2, .5, 1, 2, 3, 5, 10, 20, 60};
+  return buckets;
+}
+
+const Buckets& MaskBuckets() {
+  static const Buckets buckets{.00001, .00002, .00005, .0001, .0002, .0005, .001,
+                               .002,   .005,   .01,    .02,   .05,   .1};
+  return buckets;
+}
+
 const Buckets& RatioBuckets() {
   static const Buckets buckets{.01, .02, .05, .075, .1, .15, .2, .25, .3, .4, .5, .6, .8, 1};
   return buckets;

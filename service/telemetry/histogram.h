@@ -56,6 +56,8 @@ const Buckets& InterTokenBuckets();   // seconds
 const Buckets& RequestBuckets();      // seconds
 const Buckets& StepBuckets();         // seconds
 const Buckets& CalibrationBuckets();  // seconds
+const Buckets& CompileBuckets();      // seconds
+const Buckets& MaskBuckets();         // seconds
 const Buckets& RatioBuckets();        // 0 to 1
 const Buckets& MassBuckets();         // 0 to 1, most of them near 1
 const Buckets& TokenBuckets();        // tokens of a request: powers of two

@@ -1,9 +1,5 @@
 #include "service/telemetry/metric_catalogue.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <initializer_list>
-
 namespace eta {
 namespace {
 
@@ -42,8 +38,8 @@ constexpr Metric kQueue[] = {
     {"eta_requests_paused", kGauge, "model", "requests",
      "Running requests that have given up their slot until their clients have read"},
     {"eta_requests_waiting", kGauge, "model", "requests",
-     "Requests that wait for a slot in the batch, preempted ones included, and calls whose text "
-     "waits for a thread that makes tokens"},
+     "Requests that wait for a slot in the batch, preempted ones included, and calls whose text or "
+     "format waits for a thread"},
     {"eta_waiting_prompt_tokens", kGauge, "model", "tokens",
      "Prompt tokens of waiting requests that have not run yet"},
     {"eta_calibration_passes_running", kGauge, "model", "passes",
@@ -69,6 +65,11 @@ constexpr Metric kQueue[] = {
     {"eta_tokenizer_calls_max_waiting", kGauge, "model", "calls",
      "Calls that may wait for such a thread before others get QUEUE_FULL; one tenant may "
      "hold no more places than are free"},
+    {"eta_format_calls_waiting", kGauge, "model", "calls",
+     "Calls that wait for a thread that has the format of their answer compiled"},
+    {"eta_format_calls_max_waiting", kGauge, "model", "calls",
+     "Calls that may wait for such a thread before others get QUEUE_FULL; one tenant may hold no "
+     "more places than are free"},
     {"eta_profile_lookups_waiting", kGauge, "model", "calls",
      "Generate calls that wait for a profile that is not in memory"},
     {"eta_profile_lookups_max_waiting", kGauge, "model", "calls",
@@ -190,6 +191,28 @@ constexpr Metric kAttention[] = {
      "Bytes of keys and values that attention read for the tenant"},
     {"eta_tenant_attention_kv_bytes_dense_total", kCounter, "model,tenant", "bytes",
      "Bytes of keys and values that full attention would have read for the tenant"},
+};
+
+constexpr Metric kFormats[] = {
+    {"eta_format_requests_total", kCounter, "model,format", "calls",
+     "Generate calls that ended and asked for a format of their answer, by its kind, whatever "
+     "became of them"},
+    {"eta_format_answers_total", kCounter, "model,format,result", "answers",
+     "Answers with a format by what became of them: ended (whole, or by a stop that the request "
+     "names), cut_off (max_tokens came before they were whole) or invalid (the last check found "
+     "one "
+     "that is not what was asked for); not those that failed otherwise"},
+    {"eta_format_lookups_total", kCounter, "model,result", "calls",
+     "Calls that looked for their format among those that are kept compiled, by result: hit or "
+     "miss"},
+    {"eta_format_compile_duration_seconds", kHistogram, "model", "seconds",
+     "Seconds that a call which missed waited until its format was compiled or refused, or until "
+     "the call ended; the wait for a thread is a part of them"},
+    {"eta_step_mask_duration_seconds", kHistogram, "model", "seconds",
+     "Seconds that the CPUs took in a step, of all threads together, to tell which tokens the "
+     "formats of its answers allow; steps without such answers are not observed"},
+    {"eta_step_mask_wait_seconds", kHistogram, "model", "seconds",
+     "Seconds of them that the step waited, since the device was done; of the same steps"},
 };
 
 constexpr Metric kTenants[] = {
@@ -381,6 +404,7 @@ constexpr MetricGroup kGroups[] = {
     {"Latency", kLatency},
     {"Tokens", kTokens},
     {"Attention", kAttention},
+    {"Formats of answers", kFormats},
     {"Limits of tenants", kTenants},
     {"Steps", kSteps},
     {"Engine", kEngine},
@@ -399,54 +423,6 @@ constexpr MetricAlias kVllmNames[] = {
     {"vllm:kv_cache_usage_perc", "eta_kv_cache_usage_ratio"},
     {"vllm:cache_config_info", "eta_kv_cache_config_info"},
 };
-
-constexpr char kPreamble[] =
-    R"(# Metrics
-
-The whole page that `eta-server` serves at `/metrics` (`--metrics_listen`). This file is the output
-of `eta-server --print_metrics`; a test keeps it so.
-
-Sums over all devices. Counters and histograms start at 0 with the process. A call is counted before
-its client sees the status, an answer before its last message is sent. A density is the rate of one
-counter over that of another, never an average of averages: head density is
-`rate(eta_attention_keys_attended_total) / rate(eta_attention_keys_eligible_total)`, union density
-`rate(eta_attention_keys_read_total) / rate(eta_attention_keys_cached_total)`.
-
-| Label | Values |
-|---|---|
-| `model` | the served model's name; every metric has it but `eta_engine_state`, `eta_uptime_seconds`, `eta_build_info`, `process_...` and `exposer_...` |
-| `mode` | `full`, `dynamic`, `profile`; `none` before it is known |
-| `profile`, `tenant` | names; `none` without one; `other` for names without a label of their own |
-| `version` | of the profile; `none` without a profile; `other` beyond as many versions |
-| `finish_reason` | `stop_token`, `end_of_text`, `stop_string`, `length`; `none` without an answer |
-
-Names that `--metrics_profiles` and `--metrics_tenants` list have labels of their own. Without these
-flags the `--metrics_label_limit` names that were used last have them: a new name takes the label of
-the name that has been idle for longest, if that is more than ten minutes. The series of the old
-label then leave the page, and begin at 0 if the name comes back. Series without these labels never
-fall: `eta_calls_total` counts all calls, and `eta_tenant_attention_...` all profiles of a tenant
-while that has its label.
-)";
-
-constexpr char kOtherNames[] =
-    R"(
-## Other names
-
-With `--metrics_names vllm` endpoint pickers of inference gateways find these series under the names
-that they know. The label `model` is `model_name` there. Series about adapters are left out: there
-are none.
-
-)";
-
-constexpr char kLeftOut[] =
-    R"(
-## Left out
-
-Nothing here stands behind what some other servers show: waiting requests by reason (there is one
-queue), replays of CUDA graphs, profiles in a GPU's memory (`eta_profile_info` tells those in the
-host's), labels `layer` and `head` (`etactl stats --layers` has their figures), and the GPU's own
-figures (NVIDIA's DCGM exporter has them).
-)";
 
 }  // namespace
 
@@ -481,31 +457,6 @@ const Metric* FindMetric(std::string_view name) {
     }
   }
   return nullptr;
-}
-
-std::string MetricCatalogueMarkdown() {
-  std::string text = kPreamble;
-  const auto append = [&text](std::initializer_list<std::string_view> parts) {
-    for (const std::string_view part : parts) text += part;
-  };
-  for (const MetricGroup& group : kGroups) {
-    append({"\n## ", group.title,
-            "\n\n| Metric | Type | Further labels | Meaning |\n|---|---|---|---|\n"});
-    for (const Metric& metric : group.metrics) {
-      // Those that stand behind `model`, if that is there: it comes first.
-      std::string_view further = metric.labels;
-      if (further.starts_with("model")) further.remove_prefix(std::min(further.size(), size_t{6}));
-      std::string labels;
-      for (const char c : further) labels += c == ',' ? std::string(", ") : std::string(1, c);
-      append({"| `", metric.name, "` | ", Name(metric.type), " | ", labels, " | ", metric.help,
-              " |\n"});
-    }
-  }
-  append({kOtherNames, "| Name | Of |\n|---|---|\n"});
-  for (const MetricAlias& alias : kVllmNames) {
-    append({"| `", alias.name, "` | `", alias.of, "` |\n"});
-  }
-  return text + kLeftOut;
 }
 
 }  // namespace eta

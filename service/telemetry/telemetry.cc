@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/error.h"
+#include "engine/format/answer_guide.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -93,6 +95,10 @@ void Telemetry::OnStep(const StepReport& report) {
   steps_.Add(1, now);
   server_.step_duration[static_cast<size_t>(PhaseOf(report))].Observe(Seconds(report.duration));
   server_.pass_rows += report.pass_rows;
+  if (report.masks > 0) {
+    server_.step_masks.Observe(Seconds(report.mask_time));
+    server_.step_mask_wait.Observe(Seconds(report.mask_delay));
+  }
   if (rows == 0) return;
   server_.batch_size.Observe(report.sequences);
   server_.step_tokens.Observe(rows);
@@ -164,6 +170,9 @@ void Telemetry::OnRequestEnd(const Request& request, const absl::Status& status,
     if (outcome.full_from && !wished) ++account.series.fallbacks;
     ObserveEnd(outcome, status.ok(), account, now);
   }
+  if (request.format != nullptr) {
+    CountAnswer(request.format->format().kind, status, outcome.reason);
+  }
   running_.erase(&request);
 }
 
@@ -191,6 +200,22 @@ void Telemetry::ObserveEnd(const FinishedEvent& outcome, bool ok, Account& accou
   }
 }
 
+void Telemetry::CountAnswer(AnswerFormatKind kind, const absl::Status& status,
+                            FinishReason reason) {
+  FormatSeries& series = server_.formats[static_cast<size_t>(kind)];
+  if (status.ok()) {
+    ++(reason == FinishReason::kCutOff ? series.cut_off : series.ended);
+  } else if (GetErrorDetail(status).reason == "ANSWER_INVALID") {
+    ++series.invalid;
+  }
+}
+
+void Telemetry::CountFormat(const FormatUse& format) {
+  ++server_.formats[static_cast<size_t>(format.kind)].calls;
+  if (format.kept) ++server_.formats_kept;
+  if (format.compile) server_.format_compile.Observe(Seconds(*format.compile));
+}
+
 void Telemetry::OnCallEnd(const CallRecord& record) {
   const CallEnd end = EndOf(record);
   const bool generate = record.method == "Generate";
@@ -205,12 +230,14 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (generate && end == CallEnd::kCancelled) {
     ++server_.cancelled[static_cast<size_t>(StageOf(record))];
   }
-  if (generate && absl::IsDeadlineExceeded(record.status)) {
+  // A format that takes too long to compile says nothing of how long tokens take.
+  if (generate && absl::IsDeadlineExceeded(record.status) && record.reason != "FORMAT_TOO_SLOW") {
     server_.deadline_wait.Observe(Seconds(LongestWait(record)));
   }
   if (record.default_profile) {
     ++server_.default_profile[static_cast<size_t>(*record.default_profile)];
   }
+  if (record.format) CountFormat(*record.format);
   if (record.method == "Calibrate" && !record.of_calibration) CountCalibration(end, record);
 }
 

@@ -87,6 +87,8 @@ class Telemetry final : public Observer, public CallObserver {
   void CountShadow(const StepReport& report, Clock::time_point now);
   void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
+  void CountFormat(const FormatUse& format);
+  void CountAnswer(AnswerFormatKind kind, const absl::Status& status, FinishReason reason);
   void CountCall(const CallRecord& record);
   void CountCalibration(CallEnd end, const CallRecord& record);
   void CountReason(const CallRecord& record);

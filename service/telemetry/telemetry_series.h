@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/request.h"
 #include "service/telemetry/attention_window.h"
 #include "service/telemetry/call_end.h"
@@ -60,6 +61,14 @@ struct ModeSeries {
 enum class StepPhase : uint8_t { kPrefill, kDecode, kMixed, kPass };
 inline constexpr int kStepPhases = 4;
 
+// Requests whose answers have a format of one kind.
+struct FormatSeries {
+  int64_t calls = 0;    // that ended
+  int64_t ended = 0;    // answers, where they are whole or where the request wanted a stop
+  int64_t cut_off = 0;  // by max_tokens
+  int64_t invalid = 0;  // not what they should be
+};
+
 // Of all requests.
 struct ServerSeries {
   Histogram queue{RequestBuckets()};
@@ -74,6 +83,11 @@ struct ServerSeries {
   Histogram step_tokens{BatchBuckets()};
   Histogram calibration{CalibrationBuckets()};
   Histogram deadline_wait{FirstTokenBuckets()};  // of Generate calls whose deadline passed
+  std::array<FormatSeries, kAnswerFormatKinds> formats{};
+  Histogram format_compile{CompileBuckets()};  // of formats that were not kept
+  int64_t formats_kept = 0;                    // that calls found compiled
+  Histogram step_masks{MaskBuckets()};         // of steps with formats
+  Histogram step_mask_wait{MaskBuckets()};     // likewise
   int64_t steps = 0;
   int64_t pass_rows = 0;
   int64_t preemptions = 0;

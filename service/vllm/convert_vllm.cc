@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {
@@ -52,23 +53,32 @@ absl::Status RefuseVllmExtras(const vllm_pb::GenerateRequest& message) {
   return absl::OkStatus();
 }
 
-absl::Status RefuseConstraint(const vllm_pb::SamplingParams& params) {
-  const auto refuse = [](const char* field) {
-    return RefuseVllm(absl::StrCat(kSampling, field), "constrained answers");
-  };
-  switch (params.constraint_case()) {
+absl::Status ConvertConstraint(const vllm_pb::SamplingParams& in,
+                               std::optional<AnswerFormat>& out) {
+  switch (in.constraint_case()) {
     case vllm_pb::SamplingParams::kJsonSchema:
-      return refuse("json_schema");
+      out = AnswerFormat{.kind = AnswerFormatKind::kJsonSchema, .source = in.json_schema()};
+      break;
     case vllm_pb::SamplingParams::kRegex:
-      return refuse("regex");
+      out = AnswerFormat{.kind = AnswerFormatKind::kRegex, .source = in.regex()};
+      break;
     case vllm_pb::SamplingParams::kGrammar:
-      return refuse("grammar");
+      out = AnswerFormat{.kind = AnswerFormatKind::kGrammar, .source = in.grammar()};
+      break;
     case vllm_pb::SamplingParams::kStructuralTag:
-      return refuse("structural_tag");
+      out = AnswerFormat{.kind = AnswerFormatKind::kStructuralTag, .source = in.structural_tag()};
+      break;
     case vllm_pb::SamplingParams::kJsonObject:
-      return params.json_object() ? refuse("json_object") : absl::OkStatus();
-    case vllm_pb::SamplingParams::kChoice:
-      return refuse("choice");
+      if (in.json_object()) out = AnswerFormat{.kind = AnswerFormatKind::kJsonObject};
+      break;
+    case vllm_pb::SamplingParams::kChoice: {
+      const auto& choices = in.choice().choices();
+      RETURN_IF_ERROR(
+          InVllmFields(CheckChoiceCount(static_cast<size_t>(choices.size())), SamplingOptions()));
+      out = AnswerFormat{.kind = AnswerFormatKind::kChoice,
+                         .choices = {choices.begin(), choices.end()}};
+      break;
+    }
     case vllm_pb::SamplingParams::CONSTRAINT_NOT_SET:
       break;
   }
@@ -163,6 +173,8 @@ std::string VllmField(const std::string& field, const SamplingOptions& sampling)
       {"stopping.", kSampling},
       {"sampling.", kSampling},
       {"output.", kSampling},
+      {"format.", kSampling},
+      {"format", "sampling_params"},
   };
   static constexpr std::string_view kBias = "sampling.logit_bias[";
   size_t place = 0;
@@ -185,8 +197,8 @@ absl::StatusOr<VllmRequest> ToRequest(const vllm_pb::GenerateRequest& message, c
   const vllm_pb::SamplingParams& params = message.sampling_params();
   RETURN_IF_ERROR(CheckVllmId(message.request_id()));
   RETURN_IF_ERROR(RefuseVllmExtras(message));
-  RETURN_IF_ERROR(RefuseConstraint(params));
   VllmRequest out{.stream = message.stream()};
+  RETURN_IF_ERROR(ConvertConstraint(params, out.format));
   out.answers = std::max(1, Saturated(params.n()));
   if (out.answers > kMaxAnswers) {
     return InvalidField(absl::StrCat(kSampling, "n"), absl::StrCat("must be 0 to ", kMaxAnswers));
@@ -237,7 +249,8 @@ void AppendPrompt(std::span<const TokenDetail> details, const OutputOptions& opt
 }
 
 void SetEnd(const FinishedEvent& event, vllm_pb::GenerateComplete& complete) {
-  complete.set_finish_reason(event.reason == FinishReason::kLength ? "length" : "stop");
+  const bool full = event.reason == FinishReason::kLength || event.reason == FinishReason::kCutOff;
+  complete.set_finish_reason(full ? "length" : "stop");
   if (event.reason == FinishReason::kStopString) complete.set_matched_stop_str(event.matched_stop);
   if (event.reason == FinishReason::kStopToken && event.matched_id) {
     complete.set_matched_token_id(static_cast<uint32_t>(*event.matched_id));

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/request/answers/answer_format.h"
 #include "engine/request/limits.h"
 #include "engine/request/request.h"
 #include "vllm/grpc/engine/vllm_engine.pb.h"
@@ -26,15 +27,17 @@ inline constexpr int32_t kMaxAnswers = 16;  // of one request
 inline constexpr char kAttentionKey[] = "x-eta-attention";
 
 struct VllmRequest {
-  Request request;  // answer i's seed is i more
+  Request request;                     // answer i's seed is i more
+  std::optional<AnswerFormat> format;  // of each answer
   int32_t answers = 1;
   bool stream = false;
 };
 
-// Takes what the fields say; ValidateRequest judges the values. Errors are those of the form alone:
-// no prompt, a request id that cannot be one, a number of answers out of bounds, and, by name, what
-// this server does not do: constraints, media, KV transfer, a rank. `most_tokens`: of an answer
-// whose length nobody named. Left to the caller: tenant, deadline, attention, an absent request id.
+// Takes what the fields say; ValidateRequest and ValidateFormat judge the values. Errors are those
+// of the form alone: no prompt, a request id that cannot be one, a number of answers or choices out
+// of bounds, and, by name, what this server does not do: media, KV transfer, a rank. `most_tokens`:
+// of an answer whose length nobody named. Left to the caller: tenant, deadline, attention, an
+// absent request id.
 absl::StatusOr<VllmRequest> ToRequest(const vllm_pb::GenerateRequest& message, const Limits& limits,
                                       int32_t most_tokens);
 

@@ -32,7 +32,7 @@ absl::Status VllmGenerate::Read(const grpc::ByteBuffer& message) {
   const std::string& name = parsed.request_id().empty() ? asked.request.id : parsed.request_id();
   SetRequestId(name);
   ASSIGN_OR_RETURN(const auto attention, AttentionAsked());
-  Wish wish{.answers = asked.answers};
+  Wish wish{.answers = asked.answers, .format = std::move(asked.format)};
   if (attention.mode == AttentionMode::kProfile) {
     wish.profile = attention.profile;
     wish.profile_field = kAttentionKey;

@@ -51,7 +51,7 @@ class VllmGenerate final : public GenerateStream<vllm_pb::GenerateResponse>,
   absl::Status Read(const grpc::ByteBuffer& message);
   absl::StatusOr<AttentionName> AttentionAsked() const;
 
-  void OnPrompt(std::span<const int32_t> ids) override { first_id_ = ids.front(); }
+  void OnPrompt(const PreparedRequest& prepared) override { first_id_ = prepared.prompt.front(); }
   void OnStarted(int32_t i, StartedEvent event) override;
   void OnPrefill(int32_t i, PrefillEvent event) override;
   void OnDelta(int32_t i, DeltaEvent event) override;

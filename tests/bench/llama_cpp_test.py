@@ -2,6 +2,9 @@
 """What llama_cpp.py and the files beside it do before and after anything is timed."""
 import contextlib
 import io
+import json
+import lzma
+import math
 import os
 import pathlib
 import sys
@@ -13,6 +16,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent / "oracles")]
 
 import llama_cpp
+import llama_kl
 import llama_native
 import llama_peers
 import llama_server
@@ -117,6 +121,102 @@ class Barrier(unittest.TestCase):
             file.write_text(llama_native.PROBE)
             llama_native.output_of(llama_native.compiler(), "-O3", "-mamx-tile", "-Wall", "-Werror",
                                    "-c", "-o", os.devnull, file)
+
+
+class Library(unittest.TestCase):
+    def test_is_kept_for_programs_of_our_own(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            files = ["source/include/llama.h", "source/ggml/include/ggml.h",
+                     *(f"work/{library}" for library in llama_native.LIBRARIES)]
+            for file in files:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (folder / file).write_text(file)
+            for _ in range(2):  # the second time what is there is replaced
+                llama_native.keep_library(folder / "source", folder / "work", folder)
+            self.assertEqual(sorted(path.name for path in (folder / "include").iterdir()),
+                             ["ggml.h", "llama.h"])
+            self.assertEqual(len(list((folder / "lib").iterdir())), len(llama_native.LIBRARIES))
+
+
+class Divergence(unittest.TestCase):
+    """llama_kl.py."""
+
+    native = {"n": 1024, "perplexity": {"value": 10.0}}
+    ours = {"n": 1024, "perplexity": {"value": 10.1}, "kl": {"value": 0.021},
+            "top_1": {"value": 0.96}}
+
+    def theirs(self, **other):
+        return {"tokens": 1024, "kl": 0.02, "top_1": 0.95, "model_loss": math.log(10.0),
+                "loss": math.log(10.2)} | other
+
+    def test_flags(self):
+        flags = llama_kl.parse_flags(["build"])
+        self.assertEqual((flags.types, flags.flash), (["Q4_0", "Q4_1", "Q4_K_M", "Q8_0"], ["on", "off"]))
+        self.assertGreaterEqual(flags.windows * flags.context // 2, 10_000)
+        self.assertTrue(flags.text.is_file())
+
+    def test_bad_flags_are_named(self):
+        for flag, value, limit in (("--types", "Q5_0", "Q4_K_M"), ("--flash", "auto", "on,off"),
+                                   ("--context", "2", "below 4"), ("--context", "511", "odd"),
+                                   ("--windows", "0", "below 1"), ("--threads", "0", "below 1"),
+                                   ("--text", "a.jsonl", "no .txt")):
+            said = refusal(llama_kl.parse_flags, ["build", f"{flag}={value}"])
+            self.assertIn(f"argument {flag}: {value}", said)
+            self.assertIn(limit, said)
+
+    def test_a_model_of_fewer_bits_is_refused(self):
+        for kind in ("Q8_0", "unknown"):
+            with unittest.mock.patch.object(llama_types, "type_of", lambda path: kind):
+                said = refusal(llama_kl.check_wide, pathlib.Path("m.gguf"))
+                self.assertIn(f"m.gguf is {kind}", said)
+        for kind in ("F16", "BF16", "ALL_F32"):
+            with unittest.mock.patch.object(llama_types, "type_of", lambda path: kind):
+                llama_kl.check_wide(pathlib.Path("m.gguf"))
+
+    def test_the_ratio_is_to_the_smaller_divergence(self):
+        row = llama_kl.compare("Q4_1", self.native, self.ours,
+                               {"on": self.theirs(), "off": self.theirs(kl=0.03)})
+        self.assertAlmostEqual(row["ratio"], 1.05)
+        lines = llama_kl.table([row, row]).splitlines()
+        self.assertEqual({line.count("|") for line in lines}, {10})
+        self.assertEqual(lines[-1], "| Q4_1 | 1024 | 0.021000 | 0.020000 | 0.030000 | 1.050 | "
+                         "96.00 % | 95.00 % | 95.00 % |")
+
+    def test_other_rows_are_not_compared(self):
+        for other, words in (({"tokens": 1023}, "1023 tokens"),
+                             ({"model_loss": math.log(10.1)}, "10.1000, this engine's 10.0000")):
+            self.assertIn(words, refusal(llama_kl.compare, "Q4_1", self.native, self.ours,
+                                         {"off": self.theirs(**other)}))
+
+    def test_a_packed_text_is_unpacked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed = pathlib.Path(folder) / "a.txt.xz"
+            packed.write_bytes(lzma.compress(b"one two"))
+            text = llama_kl.unpacked(packed, folder)
+            self.assertEqual((text.name, text.read_bytes()), ("a.txt", b"one two"))
+            self.assertEqual(llama_kl.unpacked(text, folder), text)
+
+    def test_programs_are_asked_for_the_same_rows(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "bin").mkdir()
+            rows = {"rows": [{"weights": "f.gguf", "attention": "full"}]}
+            program(folder / "bin", f"echo \"$@\" >{folder}/ours\nfor last; do :; done\n"
+                    f"echo '{json.dumps(rows)}' >${{last#--json=}}\n", "eta-eval")
+            theirs = program(folder, f"echo \"$@\" >{folder}/theirs\necho '{{\"kl\": 1}}'\n")
+            flags = llama_kl.parse_flags([name, "--context=64", "--windows=3", "--threads=2"])
+            _, found = llama_kl.measure_ours(flags, "m.gguf", ["f.gguf"], "a.txt", folder)
+            self.assertEqual(found, {("f.gguf", "full"): rows["rows"][0]})
+            self.assertEqual(llama_kl.measure_theirs(flags, theirs, "m.gguf", "f.gguf", "a.txt", "on"),
+                             {"kl": 1})
+            said = (folder / "ours").read_text()
+            for words in ("--against=f.gguf", "--context=64", "--samples=3", "--threads=2"):
+                self.assertIn(words, said)
+            self.assertEqual((folder / "theirs").read_text(), "m.gguf f.gguf a.txt 64 3 2 on\n")
+            failing = program(folder, "exit 2\n")
+            self.assertIn("llama.cpp ended with 2", refusal(
+                llama_kl.measure_theirs, flags, failing, "m.gguf", "f.gguf", "a.txt", "on"))
 
 
 class Programs(unittest.TestCase):

@@ -2,7 +2,8 @@
 
 The sources are those of PyPI's llama-cpp-python, pinned by digest. The build lies in a folder of the
 user's cache, one for each machine, compiler and digest, and is made once. Prints that folder. In
-its bin/ are llama-server, llama-quantize and about.json, which says what was built.
+its bin/ are llama-server, llama-quantize and about.json, which says what was built; in include/ and
+lib/ is the library that they were linked from.
 
 usage: tests/oracles/run.sh BUILD_FOLDER ../bench/llama_native [--jobs N]
   BUILD_FOLDER: takes the Python environment
@@ -24,6 +25,9 @@ PACKAGE = "llama-cpp-python==0.3.36"
 DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 LLAMA = "0.5.0-dev, commit 0c1e57098"  # what the package has
 PROGRAMS = ("llama-server", "llama-quantize")
+HEADERS = ("include/*.h", "ggml/include/*.h")
+LIBRARIES = ("src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a",
+             "ggml/src/libggml-base.a")  # a library stands before what it needs
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF",
     "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF",
@@ -92,7 +96,7 @@ def compiler():
 def cache_folder():
     """A folder of its own for all that other binaries would come from."""
     base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    parts = (DIGEST, *OPTIONS, BARRIER, output_of(compiler(), "--version"),
+    parts = (DIGEST, *OPTIONS, *PROGRAMS, *LIBRARIES, BARRIER, output_of(compiler(), "--version"),
              output_of(compiler(), "-march=native", "-Q", "--help=target"))
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return base / "eta" / f"llama.cpp-{key}"
@@ -146,6 +150,18 @@ def add_barrier(source):
     file.write_text(text.replace(BARRIER_BEFORE, BARRIER + BARRIER_BEFORE))
 
 
+def keep_library(source, work, folder):
+    """What a program of our own is compiled and linked with."""
+    for name in ("include", "lib"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir()
+    for pattern in HEADERS:
+        for header in source.glob(pattern):
+            shutil.copy(header, folder / "include")
+    for library in LIBRARIES:
+        shutil.copy(work / library, folder / "lib")
+
+
 def make(folder, jobs):
     """Builds into folder/bin. What an interrupted build has made already is kept."""
     source = fetch(folder)
@@ -176,7 +192,8 @@ def make(folder, jobs):
         if not done:
             fail(f"{' '.join(map(str, command[:2]))} failed: {folder / 'build.log'}")
     (work / "bin/about.json").write_text(json.dumps(about, indent=1) + "\n")
-    os.replace(work / "bin", folder / "bin")
+    keep_library(source, work, folder)
+    os.replace(work / "bin", folder / "bin")  # last: it says that all is there
     shutil.rmtree(work)
     shutil.rmtree(source)
 

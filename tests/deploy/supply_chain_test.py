@@ -22,6 +22,9 @@ import debian  # noqa: E402
 import flags  # noqa: E402
 import lock  # noqa: E402
 
+# Version and digest that the script fetches.
+XGRAMMAR = re.search(r'NAME, VERSION = "xgrammar", "([^"]+)"\n.*\nDIGEST = "([0-9a-f]{64})"',
+                     (ROOT / "deploy/fetch_xgrammar.sh").read_text()).groups()  # fmt: skip
 FAILPOINTS = "--failpoints" in sys.argv
 if FAILPOINTS:
     sys.argv.remove("--failpoints")
@@ -149,7 +152,9 @@ SPDX = record({
          "primaryPackagePurpose": {"enum": ["APPLICATION", "LIBRARY", "OTHER"]},
          "externalRefs": many(record({
              "referenceCategory": {"const": "PACKAGE-MANAGER"}, "referenceType": {"const": "purl"},
-             "referenceLocator": {"type": "string", "pattern": r"^pkg:deb/debian/[a-z0-9.%+A-F-]+@\S+$"}}))})),
+             "referenceLocator": {"type": "string", "pattern": r"^pkg:(deb/debian|pypi)/[a-z0-9.%+A-F-]+@\S+$"}})),
+         "checksums": many(record({
+             "algorithm": {"const": "SHA256"}, "checksumValue": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}))})),
     "files": many(record({
         "SPDXID": ID, "fileName": {"type": "string", "pattern": "^/"}, "licenseConcluded": LICENCE, "copyrightText": TEXT,
         "checksums": many(record({
@@ -232,6 +237,22 @@ class BillOfMaterials(unittest.TestCase):
             jsonschema.Draft7Validator(SPDX).validate(document)
             found = [package for package in document["packages"] if package["name"] == "libcublasLt"]
             self.assertEqual([package["versionInfo"] for package in found], ["13.0.2"])
+
+
+    def test_xgrammar_and_what_it_brings_along_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "VERSION").write_text(XGRAMMAR[0] + "\n")
+            pathlib.Path(folder, "SHA256").write_text(XGRAMMAR[1] + "\n")
+            output = pathlib.Path(folder, "sbom.json")
+            made = run(ROOT / "deploy/supply_chain/sbom.py", "--output", output, "--xgrammar", folder, SHIPPED[1])
+            self.assertEqual(made.returncode, 0, made.stderr)
+            document = json.loads(output.read_text())
+        jsonschema.Draft7Validator(SPDX).validate(document)
+        found = {package["name"]: package for package in document["packages"]}
+        self.assertEqual(found["xgrammar"]["versionInfo"], XGRAMMAR[0])
+        self.assertEqual(found["xgrammar"]["checksums"][0]["checksumValue"], XGRAMMAR[1])
+        self.assertEqual([found[name]["licenseDeclared"] for name in ("xgrammar", "picojson", "dlpack")],
+                         ["Apache-2.0", "BSD-2-Clause", "Apache-2.0"])  # fmt: skip
 
 
 class Provenance(unittest.TestCase):
@@ -330,10 +351,10 @@ class KnownDefects(unittest.TestCase):
     def test_are_of_packages_that_we_have(self):
         sources = {source for _, source, _ in lock.locked().values()}
         for row in self.rows:
-            self.assertTrue(row[1] in sources or row[1] == "sentencepiece", row)
+            self.assertTrue(row[1] in sources or row[1] in ("sentencepiece", "xgrammar"), row)
 
     def test_that_are_fixed_are_so_in_the_locked_version(self):
-        locked = {source: version for _, source, version in lock.locked().values()}
+        locked = {source: version for _, source, version in lock.locked().values()} | {"xgrammar": XGRAMMAR[0]}
         for row in self.rows:
             if row[2] == "fixed":
                 versions = re.findall(r"\d+(?:\.\d+)+(?:[-+~.\w]*\w)?", row[3])

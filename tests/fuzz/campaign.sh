@@ -65,7 +65,7 @@ options_of() {
     # Small files do; and without weights of inputs 2,300 a second are run, with them 1,400.
     checkpoint) printf '%s\n' -max_len=2048 -entropic=0 ;;
     tokenizer_text) echo -max_len=512 ;; # five times the size at which its algorithm changes
-    text_stream) echo -max_len=4096 ;;
+    answer_reader | text_stream) echo -max_len=4096 ;;
     *) echo -max_len=8192 ;;
   esac
 }

@@ -9,10 +9,13 @@
 #include <variant>
 
 #include "engine/base/utf8.h"
+#include "engine/chat/tools/call_object.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/chat_validation.h"
 #include "engine/request/request_validation.h"
 #include "eta/v1/generate.pb.h"
 #include "service/generate/convert.h"
+#include "service/generate/convert_format.h"
 #include "service/wire/attention_message.h"
 #include "tests/testing/fuzz/checked_error.h"
 #include "tests/testing/fuzz/message_filler.h"
@@ -84,8 +87,18 @@ void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
     for (const auto& name : {message.name, message.tool_call_id}) {
       Require(!name || (name->size() <= 256 && !eta::FirstInvalidUtf8(*name)));
     }
+    const bool is_answer = message.role == "assistant";
+    Require(message.tool_calls.empty() ||
+            (is_answer && !message.token_ids && message.tool_calls.size() <= eta::kMaxToolCalls));
+    for (const eta::ToolCall& call : message.tool_calls) {
+      Require(!call.name.empty() && eta::AreArguments(call.arguments_json));
+    }
+    Require(!message.token_ids ||
+            (is_answer && !message.token_ids->empty() && AreIds(*message.token_ids)));
   }
   Require(!eta::FirstInvalidUtf8(chat.variables_json));
+  Require(chat.tools.size() <= eta::kMaxTools);
+  Require(!chat.tools.empty() || (!chat.tool_choice && !chat.tool_to_call));
 }
 
 // What a client is told of its request reads as what was used.
@@ -105,6 +118,25 @@ void CheckTold(const eta::ResolvedAttention& resolved) {
                                    .shadow_row_layers = rows};
   const eta::v1::AttentionStats stats = eta::ToMessage(sums);
   Require(stats.decode_steps() == rows && stats.head_density() == (rows > 0 ? 1.0 : 0.0));
+}
+
+void CheckFormat(const eta::v1::AnswerFormat& message) {
+  const auto format = eta::ToFormat(message);
+  if (!format.ok()) return eta::fuzz::RequireReadable(format.status());
+  if (const absl::Status status = eta::ValidateFormat(*format); !status.ok()) {
+    return eta::fuzz::RequireReadable(status);
+  }
+  const bool has_source = format->kind != eta::AnswerFormatKind::kJsonObject &&
+                          format->kind != eta::AnswerFormatKind::kChoice;
+  Require(format->source.empty() != has_source && !eta::FirstInvalidUtf8(format->source));
+  Require(format->choices.empty() == (format->kind != eta::AnswerFormatKind::kChoice));
+  Require(format->choices.size() <= eta::kMostChoices);
+  Require(eta::FormatBytes(*format) <= int64_t{eta::kMostFormatBytes});
+  std::set<std::string> seen;
+  for (const std::string& choice : format->choices) {
+    Require(!choice.empty() && !eta::FirstInvalidUtf8(choice) && seen.insert(choice).second);
+  }
+  Require(!eta::Name(format->kind).empty());
 }
 
 void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
@@ -167,6 +199,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const eta::EngineInfo& model = models[reader.Byte() & 3];
   eta::v1::GenerateRequest message;
   if (!eta::fuzz::ReadMessage(reader, message)) return 0;
+  if (message.has_format()) CheckFormat(message.format());
 
   auto request = eta::ToRequest(message);
   if (!request.ok()) {

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "engine/base/error.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 #include "service/vllm/convert_vllm.h"
 #include "tests/testing/fuzz/checked_error.h"
@@ -28,7 +29,7 @@ eta::EngineInfo Model() {
 
 bool OfThatApi(const std::string& field) {
   for (const char* const ours :
-       {"sampling.", "stopping.", "output.", "token_ids", "attention.", "chat"}) {
+       {"sampling.", "stopping.", "output.", "token_ids", "attention.", "chat", "format"}) {
     if (field.starts_with(ours)) return false;
   }
   return !field.empty();
@@ -52,6 +53,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!converted.ok()) {
     RequireRefusal(converted.status());
     return 0;
+  }
+  if (converted->format) {
+    const absl::Status valid = eta::ValidateFormat(*converted->format);
+    if (!valid.ok()) RequireRefusal(eta::InVllmFields(valid, eta::SamplingOptions()));
   }
   Require(converted->answers >= 1 && converted->answers <= eta::kMaxAnswers);
   eta::Request& request = converted->request;

@@ -16,7 +16,8 @@ or ";" divides them:
 Options stand before the text: exit=N (the exit code, 0 without), input=LINE (standard input),
 file=NAME (TEXT is looked for in that file), until (the command runs until it printed TEXT, then gets
 Ctrl-C), quiet (it prints nothing, and there is no text), stop (what the manual started before is
-stopped first), instead=COMMAND (runs where this command does not).
+stopped first), formats (not run where the build has no formats of answers), instead=COMMAND (runs
+where this command does not).
 """
 
 import json
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field
 FENCE = re.compile(r"^( *)```(.*)$")
 MARK = re.compile(r"<!-- manual:(.*?)-->\s*$", re.DOTALL)
 KINDS = ("run", "long", "server", "python", "skip", "json", "text")
-WORDS = ("until", "stop", "quiet")
+WORDS = ("until", "stop", "quiet", "formats")
 OPTIONS = ("exit", "input", "file", "instead")
 
 

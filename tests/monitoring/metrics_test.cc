@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/format/library/grammar_library.h"
 #include "gmock/gmock.h"
 #include "tests/testing/monitoring/monitoring_fixture.h"
 
@@ -235,6 +236,25 @@ TEST_F(MonitoringTest, HistogramsHoldOneObservationPerEvent) {
   EXPECT_EQ(page().Sum("eta_request_generated_tokens_count"), submitted - waited);
 }
 
+TEST_F(MonitoringTest, FormatsAreWhatTheClientsAskedFor) {
+  if (!HasGrammarLibrary()) GTEST_SKIP() << "built without formats of answers";
+  double asked = 0.0;  // by whoever asked for full attention
+  for (const auto& [labels, sums] : system().counts.attention) {
+    if (labels.at("mode") == "full") asked += static_cast<double>(sums.answers);
+  }
+  const MetricLabels regex = {{"format", "regex"}};
+  EXPECT_EQ(page().Sum("eta_format_requests_total", regex), asked);
+  EXPECT_EQ(page().Sum("eta_format_requests_total"), asked);
+  EXPECT_EQ(page().Sum("eta_format_answers_total", regex), asked);
+  EXPECT_EQ(page().Sum("eta_format_answers_total", {{"result", "invalid"}}), 0);
+  EXPECT_EQ(page().Sum("eta_format_lookups_total"), asked);
+  EXPECT_EQ(page().Sum("eta_format_compile_duration_seconds_count"),
+            page().Sum("eta_format_lookups_total", {{"result", "miss"}}));
+  EXPECT_THAT(page().Sum("eta_step_mask_duration_seconds_count"), Ge(asked));
+  EXPECT_EQ(page().Sum("eta_step_mask_wait_seconds_count"),
+            page().Sum("eta_step_mask_duration_seconds_count"));
+}
+
 TEST_F(MonitoringTest, StepsAddUp) {
   const auto steps = [](const std::string& phase) {
     return page().Sum("eta_step_duration_seconds_count", {{"phase", phase}});
@@ -266,14 +286,14 @@ TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {
        {"eta_requests_running", "eta_requests_waiting", "eta_waiting_prompt_tokens",
         "eta_calibration_passes_running", "eta_calibration_passes_waiting",
         "eta_kv_cache_usage_ratio", "eta_calibrations_in_progress", "eta_requests_paused",
-        "eta_store_calls_waiting", "eta_tokenizer_calls_waiting", "eta_profile_lookups_waiting",
-        "eta_stats_watchers"}) {
+        "eta_store_calls_waiting", "eta_tokenizer_calls_waiting", "eta_format_calls_waiting",
+        "eta_profile_lookups_waiting", "eta_stats_watchers"}) {
     EXPECT_THAT(page().Find(idle), SizeIs(1)) << idle;
     EXPECT_EQ(page().Sum(idle), 0) << idle;
   }
   for (const char* bound : {"eta_store_calls_max_waiting", "eta_tokenizer_calls_max_waiting",
-                            "eta_profile_lookups_max_waiting", "eta_stats_watchers_max",
-                            "eta_prefill_tokens_per_second"}) {
+                            "eta_format_calls_max_waiting", "eta_profile_lookups_max_waiting",
+                            "eta_stats_watchers_max", "eta_prefill_tokens_per_second"}) {
     EXPECT_THAT(page().Sum(bound), Gt(0)) << bound;
   }
   EXPECT_EQ(page().Sum("eta_predicted_wait_seconds"), 0) << "nothing waits";

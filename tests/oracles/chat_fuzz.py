@@ -56,6 +56,61 @@ def tool(random):
     return {"type": "function", "function": made} if random.random() < 0.85 else made
 
 
+def arguments(random, depth=2):
+    """A JSON value as a model gives it for a parameter; the outermost is an object."""
+    kind = random.randrange(8 if depth else 5)
+    if kind == 0:
+        return random.choice([0, -7, 12345678901, 2.5, 1e20, -0.0])
+    if kind == 1:
+        return random.choice([True, False, None])
+    if kind < 5:
+        return content(random)
+    if kind == 5:
+        return [arguments(random, depth - 1) for _ in range(random.randrange(3))]
+    return {random.choice(NAMES): arguments(random, depth - 1) for _ in range(random.randrange(3))}
+
+
+def with_tools(random):
+    """A chat as the API has it, in which tools are called: with roles that take turns as templates
+    want them. Values that the API takes as JSON are Python's here."""
+    names = random.sample([name for name in NAMES if name.isascii()], random.randrange(1, 4))
+    tools = []
+    for name in names:
+        made = {"name": name}
+        if random.random() < 0.9:
+            made["description"] = content(random)
+        if random.random() < 0.9:
+            made["parameters"] = {"type": "object",
+                                  "properties": {key: schema(random) for key in
+                                                 random.sample(NAMES, random.randrange(4))}}
+        tools.append(made)
+    messages = []
+    if random.random() < 0.4:
+        messages.append({"role": "system", "content": content(random)})
+    for _ in range(random.randrange(1, 4)):
+        messages.append({"role": "user", "content": content(random)})
+        if random.random() < 0.7:
+            calls = []
+            for at in range(random.choice([1, 1, 2])):
+                call = {"name": random.choice(names),
+                        "arguments": {key: arguments(random) for key in
+                                      random.sample(NAMES, random.randrange(3))}}
+                if random.random() < 0.9:
+                    call = {"id": f"call{len(messages):04}{at}", **call}
+                calls.append(call)
+            messages.append({"role": "assistant", "content": random.choice(["", "", content(random)]),
+                             "tool_calls": calls})
+            for call in calls:
+                answer = {"role": "tool", "content": content(random), "name": call["name"]}
+                if "id" in call:
+                    answer["tool_call_id"] = call["id"]
+                messages.append(answer)
+        messages.append({"role": "assistant", "content": content(random)})
+    if random.random() < 0.7:
+        messages.pop()
+    return {"messages": messages, "tools": tools, "add_generation_prompt": random.random() < 0.6}
+
+
 def variables(random):
     made = {}
     if random.random() < 0.4:

@@ -43,9 +43,45 @@ def environment():
     return made
 
 
+NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+def messages_of(chat):
+    """Messages as apply_chat_template gets them."""
+    made = []
+    for message in chat["messages"]:
+        if calls := message.get("tool_calls"):
+            calls = [{**({"id": call["id"]} if "id" in call else {}), "type": "function",
+                      "function": {"name": call["name"], "arguments": call["arguments"]}}
+                     for call in calls]
+            message = {**message, "tool_calls": calls}
+        made.append(message)
+    return made
+
+
+def tools_of(chat):
+    return [{"type": "function", "function": tool if "parameters" in tool else
+             {**tool, "parameters": NO_PARAMETERS}} for tool in chat.get("tools", [])] or None
+
+
+def line_of(chat):
+    """The chat as eta-eval render reads it, where Python's values are JSON."""
+    line = dict(chat)
+    line["messages"] = [
+        {**message, "tool_calls": [{**{key: value for key, value in call.items() if key != "arguments"},
+                                    "arguments_json": json.dumps(call["arguments"], ensure_ascii=False)}
+                                   for call in message["tool_calls"]]}
+        if "tool_calls" in message else message for message in chat["messages"]]
+    if "tools" in chat:
+        line["tools"] = [{**{key: value for key, value in tool.items() if key != "parameters"},
+                          **({"parameters_json": json.dumps(tool["parameters"], ensure_ascii=False)}
+                             if "parameters" in tool else {})} for tool in chat["tools"]]
+    return line
+
+
 def expected(template, chat, tokens):
     """The text, or the exception that rendering ends with."""
-    variables = {"tools": None, "documents": None, "messages": chat["messages"],
+    variables = {"tools": tools_of(chat), "documents": None, "messages": messages_of(chat),
                  "add_generation_prompt": chat["add_generation_prompt"], **tokens}
     variables.update(json.loads(chat.get("variables_json") or "{}"))
     try:

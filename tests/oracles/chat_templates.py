@@ -2,6 +2,7 @@
 
 usage: chat_templates.py BUILD_FOLDER
 """
+import ast
 import importlib.util
 import json
 import pathlib
@@ -14,6 +15,7 @@ import chat_reference
 
 HERE = pathlib.Path(__file__).parent
 CHATS = 60     # for each template, then again as guarded ones, and a quarter as private ones
+TOOL_CHATS = 20  # likewise of chats with tools, for templates that write calls
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SENTINEL_BEGIN, SENTINEL_END = "\ue000", "\ue001"
 
@@ -30,16 +32,38 @@ def templates():
 
 def guarded(chat, source):
     """The chat with every text of a user's between two characters that nobody else writes. Without
-    what the template takes texts apart at, since there it may write that itself."""
-    separators = [a or b for a, b in re.findall(r"""split\((?:'([^'\\]+)'|"([^"\\]+)")""", source)]
+    what the template takes texts apart at, or puts something else for: there it writes itself."""
+    separators = [ast.literal_eval(text) for text in re.findall(
+        r"""(?:split|replace)\(\s*('(?:[^'\\]|\\.)+'|"(?:[^"\\]|\\.)+")""", source)]
 
     def guard(text):
         for separator in separators:
             text = text.replace(separator, "")
         return SENTINEL_BEGIN + text + SENTINEL_END
-    messages = [{key: value if key == "role" else guard(value) for key, value in message.items()}
-                for message in chat["messages"]]
-    return {**chat, "messages": messages}
+
+    def guard_all(value):
+        if isinstance(value, dict):
+            return {key: guard_all(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [guard_all(inner) for inner in value]
+        return guard(value) if isinstance(value, str) else value
+    messages = []
+    for message in chat["messages"]:
+        made = {key: value if key in ("role", "tool_calls") else guard(value)
+                for key, value in message.items()}
+        if "tool_calls" in message:  # names and ids have alphabets and lengths of their own
+            made["tool_calls"] = [{**call, "arguments": guard_all(call["arguments"])}
+                                  for call in message["tool_calls"]]
+        messages.append(made)
+    for message, before in zip(messages, chat["messages"]):
+        if message["role"] == "tool" and "tools" in chat:
+            message.update({key: before[key] for key in ("name", "tool_call_id") if key in before})
+    guarded_chat = {**chat, "messages": messages}
+    if "tools" in chat:
+        guarded_chat["tools"] = [{**tool, **({"description": guard(tool["description"])}
+                                             if "description" in tool else {})}
+                                 for tool in chat["tools"]]
+    return guarded_chat
 
 
 def control_of_user(answer):
@@ -92,15 +116,19 @@ def main():
     eta_eval = pathlib.Path(sys.argv[1]) / "bin" / "eta-eval"
     environment = chat_reference.environment()
     chance = random.Random(31)
-    differences, compared, refused, texts = [], 0, 0, 0
+    differences, compared, refused, texts, tool_texts = [], 0, 0, 0, 0
     named = templates()
     for name, source in named.items():
         template = environment.from_string(source)
         chats = [chat_fuzz.chat(chance) for _ in range(CHATS)]
         chats += [guarded(chat, source) for chat in chats]
         chats += [private(chance, chat) for chat in chats[:CHATS // 4]]
+        private_end = len(chats)
+        if "tool_calls" in source:
+            calling = [chat_fuzz.with_tools(chance) for _ in range(TOOL_CHATS)]
+            chats += calling + [guarded(chat, source) for chat in calling]
         answers = chat_reference.rendered(
-            eta_eval, [{**chat, "template": source} for chat in chats], TOKENS)
+            eta_eval, [chat_reference.line_of({**chat, "template": source}) for chat in chats], TOKENS)
         for index, (chat, answer) in enumerate(zip(chats, answers)):
             compared += 1
             want = chat_reference.expected(template, chat, TOKENS)
@@ -112,14 +140,15 @@ def main():
                 differences.append((name, chat, want, answer.get("text", answer.get("error"))))
             else:
                 texts += 1
+                tool_texts += index >= private_end
                 if (stolen := control_of_user(answer)) is not None:
                     differences.append((name, chat, "text of a user's", f"control: {stolen!r}"))
-                elif index >= 2 * CHATS and (left := unowned(answer)):
+                elif 2 * CHATS <= index < private_end and (left := unowned(answer)):
                     differences.append((name, chat, "text of the template's", f"no control: {left!r}"))
     for name, chat, want, got in differences[:10]:
         print(f"{name}\n  chat: {json.dumps(chat, ensure_ascii=False)}\n  Jinja2: {want!r}\n  here: {got!r}")
     print(f"chat templates: {len(named)} real ones, {compared} chats (seed 31): {texts} texts equal to "
-          f"Jinja2's, {refused} refused by both, {len(differences)} differences")
+          f"Jinja2's, {tool_texts} of them with tools, {refused} refused by both, {len(differences)} differences")
     return 1 if differences else 0
 
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "calibration/evaluation/commands/commands.h"
@@ -19,7 +20,7 @@ namespace eta {
 namespace {
 
 constexpr size_t kMaxLineBytes = size_t{32} << 20;
-constexpr size_t kMaxLineDepth = 8;
+constexpr size_t kMaxLineDepth = 64;
 
 struct RenderCommand {
   std::string template_file;
@@ -37,8 +38,10 @@ void RenderCommand::Register(CLI::App& command) {
   command.add_option("--eos_token", tokens.eos, "How the vocabulary spells end of text");
   command.footer(
       "Reads one chat a line from standard input, as JSON: {\"messages\": [{\"role\": ...,\n"
-      "\"content\": ..., \"name\": ..., \"tool_call_id\": ...}], \"add_generation_prompt\": true,\n"
-      "\"variables_json\": \"{...}\"}. Writes one line for each: {\"text\": ..., \"control\":\n"
+      "\"content\": ..., \"name\": ..., \"tool_call_id\": ..., \"tool_calls\": [{\"id\": ...,\n"
+      "\"name\": ..., \"arguments_json\": \"{...}\"}]}], \"add_generation_prompt\": true,\n"
+      "\"variables_json\": \"{...}\", \"tools\": [{\"name\": ..., \"description\": ...,\n"
+      "\"parameters_json\": \"{...}\"}]}. Writes one line for each: {\"text\": ..., \"control\":\n"
       "[[BEGIN, END], ...]}, the bytes that the template itself wrote, or {\"code\": ...,\n"
       "\"error\": ...}.");
 }
@@ -48,6 +51,33 @@ struct ChatLine {
   Chat chat;
   std::optional<std::string> source;
 };
+
+absl::StatusOr<std::vector<ToolCall>> ParseCalls(const nlohmann::json& list) {
+  std::vector<ToolCall> calls;
+  for (const nlohmann::json& entry : list) {
+    if (!entry.is_object()) return absl::InvalidArgumentError("tool_calls: not objects");
+    JsonFields call(entry, "tool_calls[].");
+    calls.push_back({.id = call.Has("id") ? call.Text("id") : "",
+                     .name = call.Text("name"),
+                     .arguments_json = call.Text("arguments_json")});
+    RETURN_IF_ERROR(call.Finish());
+  }
+  return calls;
+}
+
+absl::StatusOr<std::vector<Tool>> ParseTools(const nlohmann::json& list) {
+  std::vector<Tool> tools;
+  for (const nlohmann::json& entry : list) {
+    if (!entry.is_object()) return absl::InvalidArgumentError("tools: not objects");
+    JsonFields fields(entry, "tools[].");
+    Tool& tool = tools.emplace_back();
+    tool.name = fields.Text("name");
+    if (fields.Has("description")) tool.description = fields.Text("description");
+    if (fields.Has("parameters_json")) tool.parameters_json = fields.Text("parameters_json");
+    RETURN_IF_ERROR(fields.Finish());
+  }
+  return tools;
+}
 
 absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
   ASSIGN_OR_RETURN(const auto tree, ParseStrictJson("chat", line, kMaxLineBytes, kMaxLineDepth));
@@ -60,6 +90,9 @@ absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
     ChatMessage made{.role = message.Text("role"), .content = message.Text("content")};
     if (message.Has("name")) made.name = message.Text("name");
     if (message.Has("tool_call_id")) made.tool_call_id = message.Text("tool_call_id");
+    if (message.Has("tool_calls")) {
+      ASSIGN_OR_RETURN(made.tool_calls, ParseCalls(message.Array("tool_calls")));
+    }
     RETURN_IF_ERROR(message.Finish());
     chat.messages.push_back(std::move(made));
   }
@@ -72,6 +105,9 @@ absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
     }
   }
   if (fields.Has("variables_json")) chat.variables_json = fields.Text("variables_json");
+  if (fields.Has("tools")) {
+    ASSIGN_OR_RETURN(chat.tools, ParseTools(fields.Array("tools")));
+  }
   ChatLine parsed{.chat = std::move(chat)};
   if (fields.Has("template")) parsed.source = fields.Text("template");
   RETURN_IF_ERROR(fields.Finish());

@@ -2,6 +2,7 @@
 // and counts. Evaluation runs on it; the engine serves many sequences instead.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,6 +63,7 @@ class SequenceRunner {
   const ModelConfig& config() const { return model_->config(); }
   const KvGeometry& geometry() const { return cache_->geometry(); }
   int32_t max_rows() const { return max_rows_; }
+  size_t weight_bytes() const { return model_->weight_bytes(); }
   int32_t position() const { return position_; }  // position of the next row
 
   // Starts a new sequence. InvalidArgument for thresholds or z per head that are not [L, HQ].

@@ -19,17 +19,19 @@ namespace {
 
 constexpr uint64_t kMostSectionBytes = uint64_t{4} << 20;
 
-// Texts are told apart by name and size.
+// Texts and forms of the model are told apart by name and size.
 std::string SettingsKey(const TableBench& bench, const std::string& key, const char* table) {
   const TableSettings& settings = bench.settings();
   std::string text = absl::StrCat(table, "\n", key, "\n", settings.quick, " ", settings.seed, " ",
                                   settings.context, " ", settings.samples, " ", settings.questions,
                                   " ", settings.data);
-  for (const BenchText& read : bench.Texts()) {
+  const auto add = [&text](const std::string& path) {
     std::error_code error;
-    const auto size = std::filesystem::file_size(read.path, error);
-    absl::StrAppend(&text, "\n", read.path, " ", error ? 0 : size);
-  }
+    const auto size = std::filesystem::file_size(path, error);
+    absl::StrAppend(&text, "\n", path, " ", error ? 0 : size);
+  };
+  for (const BenchText& read : bench.Texts()) add(read.path);
+  for (const std::string& form : settings.against) add(form);
   return text;
 }
 

@@ -34,12 +34,19 @@ absl::StatusOr<std::unique_ptr<TableBench>> TableBench::Load(const RuntimeOption
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Load(loaded->checkpoint().tokenizer_files(), loaded->config()));
   std::unique_ptr<TableBench> bench(new TableBench());
+  bench->options_ = runtime;
   bench->settings_ = settings;
   bench->runtime_ = std::move(loaded);
   bench->tokenizer_ = std::move(tokenizer);
-  bench->kv_dtype_ = runtime.kv_dtype;
-  bench->index_dtype_ = runtime.index_dtype;
   return bench;
+}
+
+absl::StatusOr<std::unique_ptr<TableBench>> TableBench::LoadForm(const std::string& form) const {
+  RuntimeOptions options = options_;
+  const auto format = ParseWeightFormat(form);
+  options.weights = format.value_or(WeightFormat::kNative);
+  if (!format) options.model_dir = form;
+  return Load(options, settings_);
 }
 
 int32_t TableBench::Samples(int32_t whole, int32_t small) const {
@@ -63,7 +70,7 @@ KvGeometry TableBench::Geometry(std::optional<int32_t> block_size,
   config.block_size = block_size.value_or(config.block_size);
   config.index = index.value_or(config.index);
   // Types of records are the user's for the model's own kind.
-  return MakeKvGeometry(config, kv_dtype_, index ? std::nullopt : index_dtype_);
+  return MakeKvGeometry(config, options_.kv_dtype, index ? std::nullopt : options_.index_dtype);
 }
 
 absl::StatusOr<std::unique_ptr<SequenceRunner>> TableBench::MakeRunner(const KvGeometry& geometry,

@@ -26,6 +26,8 @@ struct TableSettings {
   int32_t context = 0;    // tokens of a window; 0: the table's own
   int32_t samples = 0;    // windows, or trials of each kind; 0: the table's own
   int32_t questions = 0;  // of a task; 0: the table's own
+  // Forms of the model that table `weights` measures (TableBench::LoadForm); empty: its own.
+  std::vector<std::string> against;
 };
 
 struct BenchText {
@@ -39,6 +41,11 @@ class TableBench {
   // Errors of the model, the backend or its tokenizer.
   static absl::StatusOr<std::unique_ptr<TableBench>> Load(const RuntimeOptions& runtime,
                                                           const TableSettings& settings);
+
+  // The same settings and backend, but of another form of the model: its weights rounded at load to
+  // the format `form`, or else the file or folder of this name, its weights as they are. Errors of
+  // Load. Whether it is the same model is not checked.
+  absl::StatusOr<std::unique_ptr<TableBench>> LoadForm(const std::string& form) const;
 
   const TableSettings& settings() const { return settings_; }
   bool quick() const { return settings_.quick; }
@@ -85,11 +92,10 @@ class TableBench {
  private:
   TableBench() = default;
 
+  RuntimeOptions options_;
   TableSettings settings_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  DType kv_dtype_ = DType::kFloat16;
-  std::optional<DType> index_dtype_;
 };
 
 }  // namespace eta

@@ -56,6 +56,12 @@ struct TableFlags {
              "Windows, or trials of each kind; 0: the table's own");
     AddCount(command, "--questions", settings.questions, 0, 1 << 16,
              "Questions of a task; 0: the table's own");
+    command
+        .add_option("--against", settings.against,
+                    "What table weights compares the model with: a format that its weights are "
+                    "rounded to at load, or the file or folder of another form of it. May be given "
+                    "several times [int8, int4]")
+        ->allow_extra_args(false);
     command.add_option("--seed", settings.seed, "Of all that is drawn")->capture_default_str();
   }
 };

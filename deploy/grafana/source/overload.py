@@ -89,7 +89,7 @@ def build():
             ),
             series(
                 "Slots taken",
-                "Calls that wait for the profile store, a profile or the tokenizer, and watches of Stats, of what may be.",
+                "Calls that wait for the profile store, a profile, the tokenizer or a format, and watches of Stats, of what may be.",
                 [
                     used(
                         "eta_store_calls_waiting", "eta_store_calls_max_waiting", "{{instance}} store"
@@ -98,6 +98,11 @@ def build():
                         "eta_tokenizer_calls_waiting",
                         "eta_tokenizer_calls_max_waiting",
                         "{{instance}} texts",
+                    ),
+                    used(
+                        "eta_format_calls_waiting",
+                        "eta_format_calls_max_waiting",
+                        "{{instance}} formats",
                     ),
                     used(
                         "eta_profile_lookups_waiting",

@@ -168,6 +168,52 @@ def build():
                 unit="reqps",
                 stack=True,
             ),
+            row("Formats of answers"),
+            series(
+                "Calls by format",
+                "Generate calls that asked for one.",
+                [per_second("eta_format_requests_total", "{{format}}", "format")],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Not whole",
+                "Answers that max_tokens cut off, and those that were not what their format asks for.",
+                [
+                    target(
+                        f'sum by (result) (rate(eta_format_answers_total{{result!="ended"}}{rate}))',
+                        "{{result}}",
+                    )
+                ],
+                unit="reqps",
+                stack=True,
+            ),
+            series(
+                "Compiled",
+                "How long calls waited whose format was not kept compiled.",
+                quantiles("eta_format_compile_duration_seconds"),
+                unit="s",
+            ),
+            series(
+                "Found compiled",
+                "Share of the calls that looked for their format.",
+                [
+                    target(
+                        f'sum(rate(eta_format_lookups_total{{result="hit"}}{rate})) / '
+                        f"sum(rate(eta_format_lookups_total{rate}))",
+                        "found",
+                    )
+                ],
+                unit="percentunit",
+                high=1,
+            ),
+            series(
+                "Masks of a step",
+                "How long steps waited until it was known which tokens formats allow, of those that "
+                "have any.",
+                quantiles("eta_step_mask_wait_seconds"),
+                unit="s",
+            ),
             row("Error budget: 99.5 % of Generate calls without a fault in 30 days"),
             series(
                 "Burn rate",

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <deque>
 #include <list>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,18 @@ class FairQueue {
       lanes_.splice(lanes_.end(), lanes_, lanes_.begin());
     }
     return item;
+  }
+
+  // Of the first owner that may have a turn; nothing if none may. The last one that is asked for is
+  // the one.
+  template <typename May>
+  std::optional<T> PopOf(const May& may) {
+    for (auto lane = lanes_.begin(); lane != lanes_.end(); ++lane) {
+      if (!may(lane->owner)) continue;
+      lanes_.splice(lanes_.begin(), lanes_, lane);
+      return Pop();
+    }
+    return std::nullopt;
   }
 
   bool empty() const { return lanes_.empty(); }

@@ -88,17 +88,22 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<Variables> ParseVariables(Heap& heap, std::string_view json, size_t max_bytes,
-                                         size_t max_depth) {
-  RETURN_IF_ERROR(
-      CheckJson("template variables", json, {.max_bytes = max_bytes, .max_depth = max_depth}));
+absl::StatusOr<Value> ParseObject(Heap& heap, const std::string& what, std::string_view json,
+                                  size_t max_bytes, size_t max_depth) {
+  RETURN_IF_ERROR(CheckJson(what, json, {.max_bytes = max_bytes, .max_depth = max_depth}));
   Reader reader(heap);
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {
-    return absl::UnimplementedError(
-        "template variables: integers of over 64 bits are not known here");
+    return absl::UnimplementedError(what + ": integers of over 64 bits are not known here");
   }
+  return reader.root();
+}
+
+absl::StatusOr<Variables> ParseVariables(Heap& heap, std::string_view json, size_t max_bytes,
+                                         size_t max_depth) {
+  ASSIGN_OR_RETURN(const auto root,
+                   ParseObject(heap, "template variables", json, max_bytes, max_depth));
   Variables variables;
-  for (const auto& [name, value] : reader.root().dict().entries) {
+  for (const auto& [name, value] : root.dict().entries) {
     variables.emplace_back(name.text().bytes, value);
   }
   return variables;

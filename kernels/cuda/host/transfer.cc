@@ -95,8 +95,8 @@ int64_t Uploads::AddPiece(size_t bytes) {
 }
 
 void Uploads::Send() {
-  const auto held = static_cast<size_t>(piece_bytes_);
-  const size_t bytes = held + (step_changed_ ? step_bytes_ : 0);
+  const int64_t end = step_changed_ ? static_cast<int64_t>(step_bytes_) : -sent_pieces_;
+  const auto bytes = static_cast<size_t>(end + piece_bytes_);
   if (bytes > 0) {
     device_.Check(
         cudaMemcpyAsync(memory_.device() + step_begin_ - piece_bytes_, HostAt(-piece_bytes_), bytes,
@@ -105,6 +105,7 @@ void Uploads::Send() {
     sent_ = true;
   }
   step_changed_ = false;
+  sent_pieces_ = piece_bytes_;
 }
 
 int64_t Results::Add(size_t bytes) {
@@ -114,17 +115,18 @@ int64_t Results::Add(size_t bytes) {
 }
 
 bool Results::Reserve() {
-  if (used_ <= memory_.bytes()) return true;
+  if (fits()) return true;
   memory_.Reallocate(Capacity(used_));
   ++generation_;
   return memory_.bytes() > 0;
 }
 
 void Results::Fetch() {
-  if (used_ == 0) return;
-  device_.Check(cudaMemcpyAsync(memory_.host(), memory_.device(), used_, cudaMemcpyDeviceToHost,
-                                device_.stream()),
+  if (used_ == fetched_) return;
+  device_.Check(cudaMemcpyAsync(memory_.host() + fetched_, memory_.device() + fetched_,
+                                used_ - fetched_, cudaMemcpyDeviceToHost, device_.stream()),
                 "download of results");
+  fetched_ = used_;
 }
 
 }  // namespace eta::cuda

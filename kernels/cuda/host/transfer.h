@@ -63,10 +63,11 @@ class Uploads {
     return memory_.device() + step_begin_ + offset;
   }
 
-  // Sends the pieces, and the step if it was written since the last call, on the device's stream.
-  // More pieces of the same step may be added once the stream has sent these.
+  // Sends the pieces that were not sent yet, and the step if it was written since the last call, on
+  // the device's stream. More pieces of the same step may be added behind them at any time.
   void Send();
-  void ClearPieces() { piece_bytes_ = 0; }
+  // REQUIRES: the stream has sent the pieces, or BeginStep follows.
+  void ClearPieces() { piece_bytes_ = sent_pieces_ = 0; }
   // Changes when the device addresses change.
   int64_t generation() const { return generation_; }
 
@@ -79,6 +80,7 @@ class Uploads {
   bool sent_ = false;       // true: that side was sent
   int64_t step_begin_ = 0;  // bytes in front of the step, for pieces
   int64_t piece_bytes_ = 0;
+  int64_t sent_pieces_ = 0;  // bytes of those that were sent
   size_t step_bytes_ = 0;
   bool step_changed_ = false;
   int64_t generation_ = 0;
@@ -91,11 +93,15 @@ class Results {
 
   // Adds a region of `bytes` bytes and returns its offset.
   int64_t Add(size_t bytes);
-  // Reserves memory for all regions before the program runs. False if there is none.
+  // Reserves memory for all regions before the program runs. False if there is none. Where it grows
+  // what was fetched is lost, and nothing that runs may use it.
   bool Reserve();
-  // Starts the copy to the host after the program. The results stay there until the next Fetch.
+  // Whether Reserve moves nothing.
+  bool fits() const { return used_ <= memory_.bytes(); }
+  // Starts the copy of what was added since the last Fetch to the host, after the program. The
+  // results stay there until a Fetch after the next Clear.
   void Fetch();
-  void Clear() { used_ = 0; }
+  void Clear() { used_ = fetched_ = 0; }
 
   const std::byte* HostAt(int64_t offset) const { return memory_.host() + offset; }
   std::byte* DeviceAt(int64_t offset) const { return memory_.device() + offset; }
@@ -105,6 +111,7 @@ class Results {
   Device& device_;
   MirroredMemory memory_;
   size_t used_ = 0;
+  size_t fetched_ = 0;  // of these
   int64_t generation_ = 0;
 };
 

@@ -1,6 +1,7 @@
-// Sample draws one token for each row from its logits [V]: bias, penalties, temperature, top_k,
-// top_p and min_p apply in this order, then the draw (SampleRow in kernels/params/sampling.h). One
-// CTA takes a row. ranking.cuh has the cutting of a ranking. Start, end and latency bind.
+// Sample draws one token for each row from its logits [V]: mask, bias, penalties, temperature,
+// top_k, top_p and min_p apply in this order, then the draw (SampleRow in
+// kernels/params/sampling.h). One CTA takes a row. ranking.cuh has the cutting of a ranking. Start,
+// end and latency bind.
 
 #include <algorithm>
 #include <cstring>
@@ -22,6 +23,7 @@ struct PackedRow {
   double uniform = 0.0;
   int64_t seen_at = 0;  // bytes from the beginning of the blob
   int64_t bias_at = 0;
+  int64_t mask_at = 0;    // 0: every token may be drawn
   int64_t top_begin = 0;  // the row's first entry among the alternatives
   int32_t num_seen = 0;
   int32_t num_bias = 0;
@@ -37,8 +39,11 @@ struct PackedRow {
   float frequency_penalty = 0.0f;
 };
 
+constexpr int32_t kNotFinite = -1;
+constexpr int32_t kBarred = -2;
+
 struct SampleResult {
-  int32_t token;  // -1: nothing could be drawn
+  int32_t token;  // or why none could be drawn
   float logprob;
 };
 
@@ -50,12 +55,17 @@ size_t NumAlternatives(const SampleRow& row) {
   return row.num_logprobs < 0 ? 0 : std::min(row.top.size(), kMaxAlternatives);
 }
 
+// What follows a mask is 8-byte aligned.
+size_t MaskBytes(const SampleRow& row) {
+  return (row.mask.size_bytes() + 7) / 8 * 8;
+}
+
 }  // namespace
 
 size_t PackedBytes(std::span<const SampleRow> rows, int32_t num_rows) {
   size_t bytes = static_cast<size_t>(num_rows) * sizeof(PackedRow);
   for (const SampleRow& row : rows) {
-    bytes += row.counts.size() * sizeof(Seen) + row.bias.size_bytes();
+    bytes += row.counts.size() * sizeof(Seen) + row.bias.size_bytes() + MaskBytes(row);
   }
   return bytes;
 }
@@ -82,11 +92,14 @@ size_t Pack(std::span<const SampleRow> rows, int32_t num_rows, std::byte* packed
     }
     const size_t bias_at = seen_at + static_cast<size_t>(num_seen) * sizeof(Seen);
     if (!row.bias.empty()) std::memcpy(packed + bias_at, row.bias.data(), row.bias.size_bytes());
-    end = bias_at + row.bias.size_bytes();
+    const size_t mask_at = bias_at + row.bias.size_bytes();
+    if (!row.mask.empty()) std::memcpy(packed + mask_at, row.mask.data(), row.mask.size_bytes());
+    end = mask_at + MaskBytes(row);
     const size_t num_top = NumAlternatives(row);
     headers[i] = {.uniform = row.uniform,
                   .seen_at = static_cast<int64_t>(seen_at),
                   .bias_at = static_cast<int64_t>(bias_at),
+                  .mask_at = row.mask.empty() ? 0 : static_cast<int64_t>(mask_at),
                   .top_begin = top_begin,
                   .num_seen = num_seen,
                   .num_bias = static_cast<int32_t>(row.bias.size()),
@@ -117,8 +130,9 @@ void Unpack(const std::byte* results, int32_t num_rows, std::span<SampleRow> row
     SampleRow& row = rows[i];
     SampleResult result;
     std::memcpy(&result, results + i * sizeof(result), sizeof(result));
-    row.token = result.token;
+    row.token = std::max(result.token, -1);
     row.finite = result.token >= 0;
+    row.barred = result.token == kBarred;
     const std::span<const TokenLogprob> top(reinterpret_cast<const TokenLogprob*>(next),
                                             NumAlternatives(row));
     next += top.size_bytes();
@@ -132,13 +146,20 @@ void Unpack(const std::byte* results, int32_t num_rows, std::span<SampleRow> row
 namespace ranking {
 namespace {
 
-// Applies bias, then repetition, presence and frequency penalty, in place. A logit that becomes
-// infinite or NaN is forbidden. A bias list may name an id twice: then its first entry applies all
-// of them, in order.
+// Applies mask and bias, then repetition, presence and frequency penalty, in place. A logit that
+// becomes infinite or NaN is forbidden. A bias list may name an id twice: then its first entry
+// applies all of them, in order.
 __device__ void Adjust(const PackedRow& row, const std::byte* packed, float* logits,
                        int32_t vocab) {
   const auto in_range = [&](int32_t id) { return id >= 0 && id < vocab; };
   const auto allowed = [](float logit) { return isfinite(logit) ? logit : -INFINITY; };
+  if (row.mask_at != 0) {
+    const auto* mask = reinterpret_cast<const uint32_t*>(packed + row.mask_at);
+    for (int32_t id = threadIdx.x; id < vocab; id += kThreads) {
+      if ((mask[id / 32] >> (id % 32) & 1) == 0) logits[id] = -INFINITY;
+    }
+    __syncthreads();
+  }
   const auto* bias = reinterpret_cast<const LogitBias*>(packed + row.bias_at);
   for (int32_t i = threadIdx.x; i < row.num_bias; i += kThreads) {
     const int32_t id = bias[i].id;
@@ -257,7 +278,7 @@ struct SampleArguments {
   bool cached;  // true: the row's logits fit in shared memory
   const std::byte* packed;
   int32_t num_rows;
-  float* adjusted;  // [num_rows, adjusted_stride]: rows with penalties, if not cached
+  float* adjusted;  // [num_rows, adjusted_stride]: rows that Adjust changes, if not cached
   int64_t adjusted_stride;
   std::byte* results;
 };
@@ -275,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1) SampleKernel(const SampleArgument
   const float* raw = arguments.logits + row.logits_row * arguments.stride;
 
   const bool forced = row.forced >= 0;
-  const bool adjusts = !forced && row.num_bias + row.num_seen > 0;
+  const bool adjusts = !forced && (row.num_bias + row.num_seen > 0 || row.mask_at != 0);
   const bool draws = !forced && row.temperature > 0.0f;
   float* copy = nullptr;
   if (arguments.cached) {
@@ -285,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1) SampleKernel(const SampleArgument
   }
 
   const Largest model = FindLargest(raw, vocab, copy);
-  int32_t token = -1;
+  int32_t token = kNotFinite;
   if (forced && model.drawable) {
     token = row.forced;
   } else if (model.drawable) {
@@ -294,7 +315,7 @@ __global__ void __launch_bounds__(kThreads, 1) SampleKernel(const SampleArgument
       Adjust(row, arguments.packed, copy, vocab);
       largest = FindLargest(copy, vocab, nullptr);
     }
-    if (largest.drawable) token = largest.id;
+    token = largest.drawable ? largest.id : kBarred;
     if (largest.drawable && draws) {
       SetView(copy != nullptr ? copy : raw, vocab, largest.logit, row.temperature);
       token = Draw(row);

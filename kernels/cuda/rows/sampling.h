@@ -2,8 +2,8 @@
 //
 // The rows travel to the device as one blob and the results back as one blob, so that one captured
 // launch serves every step of a bucket. Both blobs begin with a part whose size depends on the
-// bucket alone. The parts of varying length (counts, bias; alternatives) follow it. The device
-// finds them by offsets that it reads.
+// bucket alone. The parts of varying length (counts, bias, masks; alternatives) follow it. The
+// device finds them by offsets that it reads.
 //
 // Order of sums. A token's weight exp((logit - best) / temperature) is computed in double
 // precision, to a relative 1e-14. It is rounded to an integer number of units of 2^-S, S = min(48,
@@ -37,7 +37,7 @@ size_t PackedBytes(std::span<const SampleRow> rows, int32_t num_rows);
 size_t Pack(std::span<const SampleRow> rows, int32_t num_rows, std::byte* packed);
 // The bytes that Sample() writes and Unpack() reads: 8 a row of the bucket and 8 an alternative.
 size_t ResultBytes(std::span<const SampleRow> rows, int32_t num_rows);
-// Fills in the rows' token, finite, logprob and top from results copied to the host.
+// Fills in the rows' token, finite, barred, logprob and top from results copied to the host.
 void Unpack(const std::byte* results, int32_t num_rows, std::span<SampleRow> rows);
 
 // Puts one draw per row of the bucket on the stream. `packed` and `results` are device memory.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/request/answers/format_validation.h"
 #include "service/telemetry/call_end.h"
 #include "service/wire/grpc_status.h"
 
@@ -60,6 +61,12 @@ void AddOutcome(const CallRecord& record, LogEvent& event) {
       .Add("index_bytes_read", attention.index_bytes_read);
 }
 
+void AddFormat(const CallRecord& record, LogEvent& event) {
+  if (!record.format) return;
+  event.Add("format", Name(record.format->kind));
+  if (record.format->compile) event.Add("compile_ms", Milliseconds(*record.format->compile));
+}
+
 std::string Reference(const CallRecord& record) {
   if (record.profile_version == 0) return record.profile;
   return record.profile + "@" + std::to_string(record.profile_version);
@@ -84,6 +91,7 @@ void CallLog::OnCallEnd(const CallRecord& record) {
   if (record.resolved) event.Add("mode", Name(record.mode));
   event.Add("profile", Reference(record));
   if (record.default_profile) event.Add("default_profile", Name(*record.default_profile));
+  AddFormat(record, event);
   AddError(record, event);
   if (record.submitted) AddOutcome(record, event);
   log_.Write(std::move(event));

@@ -4,17 +4,22 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "service/etactl/generate/chat_tools.h"
 #include "service/etactl/json.h"
 #include "service/etactl/view/terminal.h"
 #include "service/wire/attention_message.h"
 
 namespace eta::ctl {
 namespace {
+
+constexpr char kCutOff[] =
+    "etactl: cut off: --max_tokens came before the answer was what its format asks for\n";
 
 double Seconds(const google::protobuf::Duration& duration) {
   return static_cast<double>(google::protobuf::util::TimeUtil::DurationToNanoseconds(duration)) *
@@ -87,10 +92,12 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
     case v1::GenerateResponse::kDelta:
       progress_.Clear();
       text_ += response.delta().text();
+      if (!json_ && !quiet_) ShowReasoning(response.delta().reasoning());
       if (!json_) ShowText(response.delta().text());
       break;
     case v1::GenerateResponse::kFinished:
       finished_ = response.finished();
+      if (!json_) ShowCalls();
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
@@ -101,9 +108,13 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
 
 void AnswerDisplay::End() {
   progress_.Clear();
+  if (std::exchange(reasons_, false)) std::fputc('\n', stderr);
   if (!json_ && !ends_line_ && (safe_text_ || !quiet_)) std::fputc('\n', stdout);
   std::fflush(stdout);
-  if (quiet_ || !finished_.has_value()) return;
+  if (!finished_.has_value()) return;
+  // Also for a program, which would take it for an answer.
+  if (finished_->finish_reason() == v1::FINISH_REASON_CUT_OFF) std::fputs(kCutOff, stderr);
+  if (quiet_) return;
   std::string line = DescribeStatistics(started_, *finished_);
   if (!greedy_) absl::StrAppend(&line, ", seed ", started_.seed());
   std::fprintf(stderr, "%s\n", line.c_str());
@@ -114,8 +125,22 @@ void AnswerDisplay::End() {
   }
 }
 
+// Calls are a part of the answer, a line each.
+void AnswerDisplay::ShowCalls() {
+  for (const v1::ToolCall& call : finished_->tool_calls()) {
+    ShowText(absl::StrCat(ends_line_ ? "" : "\n", CallLine(call), "\n"));
+  }
+}
+
+void AnswerDisplay::ShowReasoning(const std::string& text) {
+  if (text.empty()) return;
+  if (!std::exchange(reasons_, true)) std::fputs("(reasoning) ", stderr);
+  std::fputs(WithoutControls(text).c_str(), stderr);
+}
+
 void AnswerDisplay::ShowText(const std::string& text) {
   if (text.empty()) return;
+  if (std::exchange(reasons_, false)) std::fputc('\n', stderr);
   const std::string shown = safe_text_ ? WithoutControls(text) : text;
   std::fwrite(shown.data(), 1, shown.size(), stdout);
   ends_line_ = shown.back() == '\n';

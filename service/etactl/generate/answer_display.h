@@ -24,9 +24,13 @@ class AnswerDisplay {
   void End();
 
   const std::string& text() const { return text_; }  // of the answer so far
+  // Of the end; absent: it has none.
+  const std::optional<v1::Finished>& finished() const { return finished_; }
 
  private:
   void ShowText(const std::string& text);
+  void ShowReasoning(const std::string& text);
+  void ShowCalls();
 
   const bool json_;
   const bool quiet_;
@@ -37,6 +41,7 @@ class AnswerDisplay {
   std::optional<v1::Finished> finished_;
   std::string text_;
   bool ends_line_ = true;
+  bool reasons_ = false;  // a line of standard error is reasoning
 };
 
 }  // namespace eta::ctl

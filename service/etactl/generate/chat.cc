@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <utility>
@@ -12,7 +13,9 @@
 #include "service/etactl/error.h"
 #include "service/etactl/generate/answer_call.h"
 #include "service/etactl/generate/chat_history.h"
+#include "service/etactl/generate/chat_tools.h"
 #include "service/etactl/input.h"
+#include "service/etactl/view/terminal.h"
 
 namespace eta::ctl {
 namespace {
@@ -21,6 +24,7 @@ constexpr char kHelp[] =
     "Each line is a message as it stands; the model sees all that were said before it.\n"
     "  /system TEXT   set the system prompt; without TEXT there is none\n"
     "  /clear         forget what was said, but not the system prompt\n"
+    "  /tool ID TEXT  what the call ID of a tool gives; the model goes on once all have\n"
     "  /help          show this\n"
     "Ctrl-C stops an answer, Ctrl-D ends the chat. A message that begins with / is typed with "
     "//.\n";
@@ -75,6 +79,8 @@ class ChatSession {
       case ChatLine::Kind::kSystem:
         history_.SetSystem(line.text);
         return Keep();
+      case ChatLine::Kind::kTool:
+        return TakeResult(line.text);
       case ChatLine::Kind::kHelp:
         std::fputs(kHelp, stderr);
         return kOk;
@@ -88,13 +94,42 @@ class ChatSession {
 
   int Send(const std::string& message) {
     history_.Add(v1::CHAT_ROLE_USER, message);
+    return Answer();
+  }
+
+  // "ID TEXT" of a call that has no result yet.
+  int TakeResult(const std::string& text) {
+    const size_t blank = std::min(text.find_first_of(" \t"), text.size());
+    const std::string id = text.substr(0, blank);
+    const std::vector<v1::ToolCall> open = history_.OpenCalls();
+    const auto call = std::find_if(open.begin(), open.end(),
+                                   [&](const v1::ToolCall& one) { return one.id() == id; });
+    if (call == open.end()) {
+      std::fprintf(stderr, "etactl: no call %s waits for a result\n", WithoutControls(id).c_str());
+      return kUsage;
+    }
+    v1::ChatMessage result;
+    result.set_role(v1::CHAT_ROLE_TOOL);
+    result.set_text(std::string(absl::StripAsciiWhitespace(text.substr(blank))));
+    result.set_name(call->name());
+    result.set_tool_call_id(id);
+    history_.Add(std::move(result));
+    return open.size() == 1 ? Answer() : Keep();
+  }
+
+  // Of all that was said.
+  int Answer() {
     *request_.mutable_chat()->mutable_messages() = history_.chat().messages();
     AnswerDisplay display(flags_.answer);
     const AnswerEnd end =
         AwaitAnswer(*stub_, request_, flags_.answer.deadline_seconds, interrupt_, display);
     // What a person has stopped was said all the same.
     if (end.status.ok() || (person_ && end.interrupted && end.written)) {
-      history_.Add(v1::CHAT_ROLE_ASSISTANT, display.text());
+      v1::ChatMessage answer;
+      answer.set_role(v1::CHAT_ROLE_ASSISTANT);
+      answer.set_text(display.text());
+      if (display.finished()) *answer.mutable_tool_calls() = display.finished()->tool_calls();
+      history_.Add(std::move(answer));
       return Keep();
     }
     history_.DropLast();
@@ -131,10 +166,15 @@ CLI::App* AddChatCommand(CLI::App& app, ChatFlags* flags) {
       ->allow_extra_args(false);
   command->add_option("--history", flags->history,
                       "File of the chat, a JSON object with role, content and, where the message "
-                      "has them, name and tool_call_id per line: it is continued, and kept after "
-                      "each answer");
+                      "has them, name, tool_call_id and tool_calls per line: it is continued, and "
+                      "kept after each answer");
   command->add_option("--variables", flags->variables,
                       "Further variables of the chat template, as one JSON object");
+  command->add_option("--tools", flags->tools,
+                      "File of what the model may call: a JSON list as OpenAI's `tools`. Calls are "
+                      "shown a line each, and answered with /tool");
+  command->add_option("--tool_choice", flags->tool_choice,
+                      "auto, none, required, or the name of the tool to call");
   AddAnswerOptions(command, &flags->answer);
   return command;
 }
@@ -151,6 +191,7 @@ ChatLine ReadChatLine(const std::string& line) {
       space == std::string::npos ? "" : std::string(absl::StripAsciiWhitespace(text.substr(space)));
   if (command == "/system") return {.kind = ChatLine::Kind::kSystem, .text = rest};
   if (command == "/clear" && rest.empty()) return {.kind = ChatLine::Kind::kClear};
+  if (command == "/tool" && !rest.empty()) return {.kind = ChatLine::Kind::kTool, .text = rest};
   if (command == "/help") return {.kind = ChatLine::Kind::kHelp};
   return {.kind = ChatLine::Kind::kUnknown, .text = command};
 }
@@ -165,6 +206,14 @@ int RunChat(const ServerFlags& server, const ChatFlags& flags) {
     return refuse(filled);
   }
   if (!flags.variables.empty()) request.mutable_chat()->set_variables(flags.variables);
+  if (!flags.tools.empty()) {
+    if (const absl::Status read = ReadTools(flags.tools, request.mutable_chat()); !read.ok()) {
+      return refuse(read);
+    }
+  }
+  if (!flags.tool_choice.empty()) {
+    *request.mutable_chat()->mutable_tool_choice() = ToolChoiceOf(flags.tool_choice);
+  }
   absl::StatusOr<ChatHistory> history = ChatHistory();
   if (!flags.history.empty()) history = ChatHistory::Read(flags.history);
   if (!history.ok()) return refuse(history.status());

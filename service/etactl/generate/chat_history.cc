@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
+#include "service/etactl/generate/chat_tools.h"
 #include "service/etactl/input.h"
 #include "service/etactl/output.h"
 
@@ -67,19 +68,22 @@ absl::StatusOr<v1::ChatMessage> MessageOf(const std::string& line) {
     return absl::InvalidArgumentError("not a JSON object with role and content");
   }
   LineReader reader(object);
-  reader.RefuseCalls("tool_calls");
   reader.RefuseCalls("function_call");
   const auto role = RoleOf(reader.Text("role"));
   const std::string content = reader.Text("content");
   const std::string name = reader.Text("name");
   const std::string tool_call_id = reader.Text("tool_call_id");
   if (!reader.error().empty()) return absl::InvalidArgumentError(reader.error());
-  if (!role || !object.contains("content") || object["content"].is_null()) {
+  v1::ChatMessage message;
+  if (object.contains("tool_calls") && !object["tool_calls"].is_null()) {
+    RETURN_IF_ERROR(ReadCalls(object["tool_calls"], &message));
+  }
+  const bool has_content = object.contains("content") && !object["content"].is_null();
+  if (!role || (!has_content && message.tool_calls().empty())) {
     return absl::InvalidArgumentError("not a JSON object with role and content");
   }
-  v1::ChatMessage message;
   message.set_role(*role);
-  message.set_text(content);
+  if (has_content) message.set_text(content);
   if (object.contains("name") && !object["name"].is_null()) message.set_name(name);
   if (object.contains("tool_call_id") && !object["tool_call_id"].is_null()) {
     message.set_tool_call_id(tool_call_id);
@@ -88,8 +92,10 @@ absl::StatusOr<v1::ChatMessage> MessageOf(const std::string& line) {
 }
 
 std::string LineOf(const v1::ChatMessage& message) {
-  const nlohmann::ordered_json object = {{"role", NameOf(message.role())},
-                                         {"content", message.text()}};
+  nlohmann::ordered_json object = {{"role", NameOf(message.role())}, {"content", message.text()}};
+  if (message.has_name()) object["name"] = message.name();
+  if (message.has_tool_call_id()) object["tool_call_id"] = message.tool_call_id();
+  if (message.tool_calls_size() > 0) object["tool_calls"] = CallList(message);
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -138,10 +144,28 @@ void ChatHistory::SetSystem(const std::string& text) {
 }
 
 void ChatHistory::Add(v1::ChatRole role, const std::string& text) {
-  v1::ChatMessage* message = chat_.add_messages();
-  message->set_role(role);
-  message->set_text(text);
-  lines_.push_back(LineOf(*message));
+  v1::ChatMessage message;
+  message.set_role(role);
+  message.set_text(text);
+  Add(std::move(message));
+}
+
+void ChatHistory::Add(v1::ChatMessage message) {
+  lines_.push_back(LineOf(message));
+  *chat_.add_messages() = std::move(message);
+}
+
+std::vector<v1::ToolCall> ChatHistory::OpenCalls() const {
+  std::vector<v1::ToolCall> open;
+  for (const v1::ChatMessage& message : chat_.messages()) {
+    if (message.role() != v1::CHAT_ROLE_TOOL) {
+      open.assign(message.tool_calls().begin(), message.tool_calls().end());
+      continue;
+    }
+    std::erase_if(open,
+                  [&](const v1::ToolCall& call) { return call.id() == message.tool_call_id(); });
+  }
+  return open;
 }
 
 void ChatHistory::DropLast() {

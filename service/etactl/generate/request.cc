@@ -63,6 +63,28 @@ void FillStopping(const GenerateFlags& flags, v1::StoppingCriteria* stopping) {
   if (flags.include_stop) stopping->set_include_stop(true);
 }
 
+absl::Status FillFormat(const GenerateFlags& flags, v1::GenerateRequest* request) {
+  const int formats = !flags.json_schema.empty() + !flags.grammar.empty() + flags.json_object +
+                      flags.regex.has_value() + !flags.choices.empty();
+  if (formats == 0) return absl::OkStatus();
+  if (formats > 1) {
+    return absl::InvalidArgumentError(
+        "give one of --json_schema, --json_object, --regex, --grammar and --choice");
+  }
+  v1::AnswerFormat* format = request->mutable_format();
+  if (!flags.json_schema.empty()) {
+    ASSIGN_OR_RETURN(*format->mutable_json_schema(), ReadAll(flags.json_schema));
+  } else if (!flags.grammar.empty()) {
+    ASSIGN_OR_RETURN(*format->mutable_grammar(), ReadAll(flags.grammar));
+  } else if (flags.json_object) {
+    format->mutable_json_object();
+  } else if (flags.regex) {
+    format->set_regex(*flags.regex);
+  }
+  for (const std::string& choice : flags.choices) format->mutable_choice()->add_choices(choice);
+  return absl::OkStatus();
+}
+
 absl::Status FillAttention(const GenerateFlags& flags, v1::Attention* attention) {
   constexpr char kProfilePrefix[] = "profile:";
   if (flags.attention == "full") {
@@ -149,6 +171,26 @@ void AddStoppingOptions(CLI::App* command, GenerateFlags* flags) {
       ->group("Stopping");
 }
 
+void AddFormatOptions(CLI::App* command, GenerateFlags* flags) {
+  command
+      ->add_option("--json_schema", flags->json_schema,
+                   "A JSON value that the JSON schema in this file accepts; '-' for stdin")
+      ->group("Format of the answer");
+  command->add_flag("--json_object", flags->json_object, "Any JSON object")
+      ->group("Format of the answer");
+  command
+      ->add_option("--regex", flags->regex,
+                   "A text that this regular expression matches from end to end")
+      ->group("Format of the answer");
+  command
+      ->add_option("--grammar", flags->grammar,
+                   "A text of the grammar in this file, EBNF with a rule root; '-' for stdin")
+      ->group("Format of the answer");
+  command->add_option("--choice", flags->choices, "One of some texts, each by a --choice")
+      ->allow_extra_args(false)
+      ->group("Format of the answer");
+}
+
 void AddAttentionOptions(CLI::App* command, GenerateFlags* flags) {
   command
       ->add_option("--attention", flags->attention,
@@ -197,6 +239,7 @@ void AddAnswerOptions(CLI::App* command, GenerateFlags* flags) {
   AddCallOptions(command, flags);
   AddSamplingOptions(command, flags);
   AddStoppingOptions(command, flags);
+  AddFormatOptions(command, flags);
   AddAttentionOptions(command, flags);
   AddOutputOptions(command, flags);
 }
@@ -212,6 +255,7 @@ absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request
   if (flags.model) request->set_model(*flags.model);
   RETURN_IF_ERROR(FillSampling(flags, request->mutable_sampling()));
   FillStopping(flags, request->mutable_stopping());
+  RETURN_IF_ERROR(FillFormat(flags, request));
   RETURN_IF_ERROR(FillAttention(flags, request->mutable_attention()));
   v1::OutputOptions* output = request->mutable_output();
   if (flags.logprobs) output->set_logprobs(*flags.logprobs);

@@ -37,6 +37,12 @@ struct GenerateFlags {
   bool ignore_eos = false;
   bool include_stop = false;
 
+  // The format of the answer, at most one of these.
+  std::string json_schema, grammar;  // files; empty: none
+  bool json_object = false;
+  std::optional<std::string> regex;
+  std::vector<std::string> choices;
+
   std::optional<int32_t> logprobs, prompt_logprobs;
   bool output_ids = false;
   bool special_tokens = false;
@@ -63,8 +69,9 @@ void AddAnswerOptions(CLI::App* command, GenerateFlags* flags);
 // Fills in all but the prompt. Errors as of MakeGenerateRequest.
 absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request);
 
-// Reads the prompt that the flags name. INVALID_ARGUMENT, with a sentence for the user, if it
-// cannot be read or a value is malformed. Values out of range are left to the server to refuse.
+// Reads the prompt and the format that the flags name. INVALID_ARGUMENT, with a sentence for the
+// user, if it cannot be read or a value is malformed. Values out of range are left to the server to
+// refuse.
 absl::StatusOr<v1::GenerateRequest> MakeGenerateRequest(const GenerateFlags& flags);
 
 }  // namespace eta::ctl

@@ -24,7 +24,7 @@ void AddQueue(const ServerStatus& status, MetricFamilies& page) {
   gauge("eta_requests_running", status.engine.running);
   gauge("eta_requests_paused", status.engine.paused);
   gauge("eta_requests_waiting",
-        status.engine.waiting + static_cast<int64_t>(status.tokenizer_calls.waiting));
+        status.engine.waiting + status.tokenizer_calls.waiting + status.format_calls.waiting);
   gauge("eta_waiting_prompt_tokens", status.engine.waiting_tokens);
   gauge("eta_calibration_passes_running", status.engine.passes_running);
   gauge("eta_calibration_passes_waiting", status.engine.passes_waiting);
@@ -48,6 +48,8 @@ void AddQueue(const ServerStatus& status, MetricFamilies& page) {
   gauge("eta_store_calls_max_waiting", status.store_calls.max_waiting);
   gauge("eta_tokenizer_calls_waiting", status.tokenizer_calls.waiting);
   gauge("eta_tokenizer_calls_max_waiting", status.tokenizer_calls.max_waiting);
+  gauge("eta_format_calls_waiting", status.format_calls.waiting);
+  gauge("eta_format_calls_max_waiting", status.format_calls.max_waiting);
   gauge("eta_profile_lookups_waiting", status.profile_lookups.waiting);
   gauge("eta_profile_lookups_max_waiting", status.profile_lookups.max_waiting);
   gauge("eta_stats_watchers", status.watchers);

@@ -18,6 +18,7 @@ void AddCalls(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddLatencies(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page);
+void AddFormats(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 
 // engine_metrics.cc

@@ -17,6 +17,7 @@ std::vector<prometheus::MetricFamily> MetricsPage(const ServerStatus& status, Te
   AddLatencies(status.telemetry, page);
   AddTokens(status.telemetry, page);
   AddAttention(status.telemetry, page);
+  AddFormats(status.telemetry, page);
   AddTenants(status, labels, page);
   AddSteps(status.telemetry, page);
   AddEngine(status, page);

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/request/answers/format_validation.h"
 #include "service/stats/page/metric_groups.h"
 
 namespace eta {
@@ -171,6 +172,30 @@ void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
       page.Add({{"tenant", tenant}}, totals.*metric.value);
     }
   }
+}
+
+void AddFormats(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
+  const ServerSeries& server = telemetry.server;
+  const auto add = [&](std::string_view name, const auto& add_of) {
+    page.Begin(name);
+    for (int kind = 0; kind < kAnswerFormatKinds; ++kind) {
+      add_of(Name(static_cast<AnswerFormatKind>(kind)), server.formats[static_cast<size_t>(kind)]);
+    }
+  };
+  add("eta_format_requests_total", [&](std::string_view format, const FormatSeries& series) {
+    page.Add({{"format", format}}, series.calls);
+  });
+  add("eta_format_answers_total", [&](std::string_view format, const FormatSeries& series) {
+    page.Add({{"format", format}, {"result", "ended"}}, series.ended);
+    page.Add({{"format", format}, {"result", "cut_off"}}, series.cut_off);
+    page.Add({{"format", format}, {"result", "invalid"}}, series.invalid);
+  });
+  page.Begin("eta_format_lookups_total");
+  page.Add({{"result", "hit"}}, server.formats_kept);
+  page.Add({{"result", "miss"}}, server.format_compile.count());
+  page.AddOnly("eta_format_compile_duration_seconds", server.format_compile);
+  page.AddOnly("eta_step_mask_duration_seconds", server.step_masks);
+  page.AddOnly("eta_step_mask_wait_seconds", server.step_mask_wait);
 }
 
 void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page) {

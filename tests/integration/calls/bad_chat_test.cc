@@ -68,6 +68,48 @@ TEST_F(BadChatTest, FieldsOfChatsAreNamed) {
   }
 }
 
+// They are refused before the template is asked, which shows no tools.
+TEST_F(BadChatTest, FieldsOfToolsAreNamed) {
+  const std::string user = "messages { role: CHAT_ROLE_USER text: 'x' } ";
+  const std::string tool = "tools { name: 'f' } ";
+  const std::pair<std::string, const char*> cases[] = {
+      {user + "tools {}", "chat.tools[0].name"},
+      {user + tool + tool, "chat.tools[1].name"},
+      {user + "tools { name: 'f' parameters: '{}' }", "chat.tools[0].parameters"},
+      {user + "tool_choice { mode: TOOL_CHOICE_MODE_AUTO }", "chat.tool_choice"},
+      {user + tool + "tool_choice {}", "chat.tool_choice"},
+      {user + tool + "tool_choice { mode: TOOL_CHOICE_MODE_UNSPECIFIED }", "chat.tool_choice.mode"},
+      {user + tool + "tool_choice { name: 'g' }", "chat.tool_choice.name"},
+      {user + tool + R"(variables: '{"tools": []}')", "chat.variables.tools"},
+      {"messages { role: CHAT_ROLE_USER tool_calls { name: 'f' arguments: '{}' } }",
+       "chat.messages[0].tool_calls"},
+      {"messages { role: CHAT_ROLE_ASSISTANT tool_calls { arguments: '{}' } }",
+       "chat.messages[0].tool_calls[0].name"},
+      {"messages { role: CHAT_ROLE_ASSISTANT tool_calls { name: 'f' arguments: '1' } }",
+       "chat.messages[0].tool_calls[0].arguments"},
+      {"messages { role: CHAT_ROLE_USER token_ids { ids: 5 } }", "chat.messages[0].token_ids"},
+      {"messages { role: CHAT_ROLE_ASSISTANT token_ids {} }", "chat.messages[0].token_ids.ids"},
+      {"messages { role: CHAT_ROLE_ASSISTANT token_ids { ids: -1 } }",
+       "chat.messages[0].token_ids.ids[0]"},
+  };
+  for (const auto& [fields, named] : cases) {
+    v1::GenerateRequest request;
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString("chat { " + fields + " }", &request))
+        << fields;
+    EXPECT_EQ(BadField(request), named) << fields;
+  }
+  v1::GenerateRequest text;
+  text.set_text("x");
+  text.mutable_output()->set_reasoning(true);
+  EXPECT_EQ(BadField(text), "output.reasoning");
+}
+
+TEST_F(BadChatTest, ToolsOfATemplateThatShowsNone) {
+  v1::GenerateRequest request = Say("Hello");
+  request.mutable_chat()->add_tools()->set_name("f");
+  EXPECT_EQ(BadField(request), "CHAT_UNSUPPORTED");
+}
+
 TEST_F(BadChatTest, MessagesOfTooManyBytes) {
   v1::GenerateRequest request = Say(std::string(400 << 10, 'x'));
   AddMessage(request, v1::CHAT_ROLE_USER, std::string(400 << 10, 'x'));

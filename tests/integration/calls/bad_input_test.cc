@@ -105,6 +105,22 @@ TEST_F(BadInputTest, CalibrationsThatCannotBeCancelled) {
   EXPECT_EQ(ReasonOf(cancel("nobody")), "CALIBRATION_NOT_FOUND");
 }
 
+TEST_F(BadInputTest, FormatsOfAnswers) {
+  const auto field = [&](const std::string& format) {
+    v1::GenerateRequest request = Ask("Once");
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(format, request.mutable_format()));
+    return BadField(request);
+  };
+  EXPECT_EQ(field(""), "format");
+  EXPECT_EQ(field("json_schema: ''"), "format.json_schema");
+  EXPECT_EQ(field("regex: '\\377'"), "format.regex");
+  EXPECT_EQ(field("grammar: '" + std::string(64 * 1024 + 1, 'a') + "'"), "format.grammar");
+  EXPECT_EQ(field("structural_tag: ''"), "format.structural_tag");
+  EXPECT_EQ(field("choice {}"), "format.choice.choices");
+  EXPECT_EQ(field("choice { choices: 'a' choices: '' }"), "format.choice.choices[1]");
+  EXPECT_EQ(field("choice { choices: 'a' choices: 'a' }"), "format.choice.choices[1]");
+}
+
 TEST_F(BadInputTest, PromptsThatAreNotUtf8) {
   for (const char* text :
        {"\xc3\x28", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"}) {

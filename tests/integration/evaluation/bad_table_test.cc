@@ -106,6 +106,12 @@ TEST_F(BadTableTest, ModelsThatATableSaysNothingOf) {
       0);
 }
 
+TEST_F(BadTableTest, FormsOfAnotherModel) {
+  const TinyModel deeper({.num_layers = 3});
+  Refused("table weights --against=" + deeper.path() + Small() + Model(), "against: ");
+  Refused("table weights --against=int5" + Small() + Model(), "against: int5: ");
+}
+
 TEST_F(BadTableTest, SamplesThatSayNothing) {
   for (const char* table :
        {"masking", "tail", "alignment", "sinks", "layers", "contextuality", "index"}) {

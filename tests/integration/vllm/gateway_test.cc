@@ -234,7 +234,8 @@ TEST_F(GatewayTest, WhatIsBadIsRefusedByTheNameItHasThere) {
   grpc::Status status = GatewayCall(Gateway()).Refusal(request);
   EXPECT_THAT(status, FailsAt(grpc::StatusCode::INVALID_ARGUMENT, "sampling_params.top_p"));
   EXPECT_THAT(status.error_message(), StartsWith("sampling_params.top_p: "));
-  request.mutable_sampling_params()->set_json_schema("{}");
+  request.mutable_sampling_params()->clear_top_p();
+  request.mutable_sampling_params()->set_json_schema("");
   status = GatewayCall(Gateway()).Refusal(request);
   EXPECT_THAT(status, FailsAt(grpc::StatusCode::INVALID_ARGUMENT, "sampling_params.json_schema"));
   status = GatewayCall(Gateway()).Refusal(GatewayRequest({}));

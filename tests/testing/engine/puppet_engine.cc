@@ -59,9 +59,9 @@ void PuppetCall::Start(int32_t prompt_tokens) {
   sink_->OnStarted(std::move(event));
 }
 
-void PuppetCall::Say(const std::string& text) {
+void PuppetCall::Say(const std::string& text, std::vector<TextMark> marks) {
   ++output_tokens_;
-  sink_->OnDelta({.text = text});
+  sink_->OnDelta({.text = text, .marks = std::move(marks)});
 }
 
 void PuppetCall::Finish(FinishReason reason) {
@@ -172,6 +172,7 @@ absl::StatusOr<PreparedRequest> PuppetEngine::Prepare(Request request) const {
     if (!ids.ok()) return ids.status();
     if (!prepared.request.add_beginning) ids->erase(ids->begin());
     prepared.prompt = *std::move(ids);
+    prepared.request.in_reasoning = chat != nullptr && in_reasoning_;
   } else {
     prepared.prompt = std::get<1>(prepared.request.prompt);
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/front/engine.h"
+#include "tests/testing/engine/puppet_formats.h"
 
 namespace eta::testing {
 
@@ -24,7 +25,7 @@ class PuppetCall {
   uint64_t handle() const { return handle_; }
 
   void Start(int32_t prompt_tokens = 3);
-  void Say(const std::string& text);
+  void Say(const std::string& text, std::vector<TextMark> marks = {});
   void Finish(FinishReason reason = FinishReason::kLength);
   void Fail(const absl::Status& status);
   bool Congested() const;
@@ -81,6 +82,11 @@ class PuppetEngine final : public Engine {
   // Returns the next pass, as TakeCall does.
   std::shared_ptr<PuppetPass> TakePass();
   void SetSnapshot(const EngineSnapshot& snapshot);
+  // How answers to chats look, `in_reasoning`: they begin in it. Before any call.
+  void AnswerAs(AnswerForm form, bool in_reasoning = false) {
+    info_.answer_form = std::move(form);
+    in_reasoning_ = in_reasoning;
+  }
   int submissions() const;
   // Of texts that were made tokens.
   int64_t tokenized_bytes() const { return tokenized_bytes_; }
@@ -88,6 +94,7 @@ class PuppetEngine final : public Engine {
   // The interface of Engine:
   const EngineInfo& info() const override { return info_; }
   const Limits& limits() const override { return limits_; }
+  PuppetFormats& formats() override { return formats_; }
   absl::StatusOr<int64_t> Check(const Request& request) const override;
   // The request keeps its prompt as it came, for the test to look at.
   absl::StatusOr<PreparedRequest> Prepare(Request request) const override;
@@ -106,7 +113,9 @@ class PuppetEngine final : public Engine {
 
  private:
   EngineInfo info_;
+  bool in_reasoning_ = false;
   const Limits limits_;
+  PuppetFormats formats_;
   mutable std::atomic<int64_t> tokenized_bytes_ = 0;
 
   mutable std::mutex mutex_;

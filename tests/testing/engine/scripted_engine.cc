@@ -56,9 +56,13 @@ class ScriptedEngine::Sink final : public EventSink {
     std::string line = absl::StrCat("delta: '", event.text, "'");
     for (const int32_t id : event.ids) absl::StrAppend(&line, " ", id);
     ids.insert(ids.end(), event.ids.begin(), event.ids.end());
+    text += event.text;
     events.push_back(line + Lines(event.logprobs));
   }
-  void OnFinished(FinishedEvent event) override { events.push_back("finished: " + Line(event)); }
+  void OnFinished(FinishedEvent event) override {
+    events.push_back("finished: " + Line(event));
+    finished = std::move(event);
+  }
   void OnFailed(absl::Status status, FinishedEvent so_far) override {
     events.push_back("failed: " + std::string(status.message()) + ": " + Line(so_far));
     failure = std::move(status);
@@ -67,6 +71,8 @@ class ScriptedEngine::Sink final : public EventSink {
 
   std::vector<std::string> events;
   std::vector<int32_t> ids;
+  std::string text;
+  std::optional<FinishedEvent> finished;
   absl::Status failure;
   bool congested = false;
 };
@@ -77,6 +83,7 @@ class ScriptedEngine::Watch final : public Observer {
 
   void OnStep(const StepReport& report) override {
     engine_.preemptions_ += report.preemptions;
+    engine_.masks_ += report.masks;
     std::string line =
         absl::StrCat("step: ", report.prefill_rows, " prefill ", report.decode_rows, " decode ",
                      report.pass_rows, " pass rows, ", report.sequences_running, " run ",
@@ -178,6 +185,14 @@ const std::vector<std::string>& ScriptedEngine::events(size_t handle) const {
 
 std::vector<int32_t> ScriptedEngine::ids(size_t handle) const {
   return sinks_[handle]->ids;
+}
+
+std::string ScriptedEngine::text(size_t handle) const {
+  return sinks_[handle]->text;
+}
+
+const std::optional<FinishedEvent>& ScriptedEngine::finished(size_t handle) const {
+  return sinks_[handle]->finished;
 }
 
 const absl::Status& ScriptedEngine::failure(size_t handle) const {

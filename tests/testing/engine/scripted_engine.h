@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class ScriptedEngine {
   ~ScriptedEngine();
 
   const ModelConfig& config() const { return model_->config(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   Dispatcher& dispatcher() { return *dispatcher_; }
 
   // These calls take effect before the next step. A request's handle is its index in order of
@@ -46,10 +48,14 @@ class ScriptedEngine {
   const std::vector<std::string>& events(size_t handle) const;
   const std::vector<std::string>& reports() const { return reports_; }
   std::vector<int32_t> ids(size_t handle) const;
+  std::string text(size_t handle) const;
+  // How a request ended that has not failed; absent before that.
+  const std::optional<FinishedEvent>& finished(size_t handle) const;
   // The error of a request; OK while it has none.
   const absl::Status& failure(size_t handle) const;
   size_t num_requests() const { return sinks_.size(); }
   int32_t preemptions() const { return preemptions_; }
+  int32_t masks() const { return masks_; }  // of all steps
 
  private:
   class Sink;
@@ -62,6 +68,7 @@ class ScriptedEngine {
   std::vector<std::shared_ptr<Sink>> sinks_;
   std::vector<std::string> reports_;
   int32_t preemptions_ = 0;
+  int32_t masks_ = 0;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Dispatcher> dispatcher_;
 };

@@ -12,11 +12,12 @@ namespace eta::testing {
 // Counts shared by the test and the backend that the engine owns. Thread-safe.
 struct StepCounts {
   std::atomic<int> launched = 0;
+  std::atomic<int> parts = 0;      // of these, launched behind the first
   std::atomic<int> prepared = 0;   // steps planned while another one ran
   std::atomic<int> discarded = 0;  // prepared steps that were discarded
   std::atomic<int> misused = 0;    // calls that Backend does not allow
 
-  void Clear() { launched = prepared = discarded = misused = 0; }
+  void Clear() { launched = parts = prepared = discarded = misused = 0; }
 };
 
 class StepWatch final : public ForwardingBackend {
@@ -35,8 +36,8 @@ class StepWatch final : public ForwardingBackend {
     ForwardingBackend::SetTokens(tokens);
   }
   void Launch() override {
-    Require(!runs_);
-    ++counts_->launched;
+    Require(!runs_ || !prepared_);  // the first part of a step, or another one
+    ++(runs_ ? counts_->parts : counts_->launched);
     prepared_ = false;
     runs_ = true;
     ForwardingBackend::Launch();

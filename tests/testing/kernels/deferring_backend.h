@@ -123,6 +123,7 @@ class DeferringBackend final : public ForwardingBackend {
     SampleRow row;
     std::vector<TokenCount> counts;
     std::vector<LogitBias> bias;
+    std::vector<uint32_t> mask;
   };
 
   void Note(Op op) {
@@ -132,8 +133,10 @@ class DeferringBackend final : public ForwardingBackend {
   static std::vector<Draw> Draws(std::span<const SampleRow> rows) {
     std::vector<Draw> draws;
     for (const SampleRow& row : rows) {
-      draws.push_back(
-          {row, {row.counts.begin(), row.counts.end()}, {row.bias.begin(), row.bias.end()}});
+      draws.push_back({row,
+                       {row.counts.begin(), row.counts.end()},
+                       {row.bias.begin(), row.bias.end()},
+                       {row.mask.begin(), row.mask.end()}});
     }
     return draws;
   }
@@ -142,18 +145,26 @@ class DeferringBackend final : public ForwardingBackend {
     for (Draw& draw : draws) {
       draw.row.counts = draw.counts;
       draw.row.bias = draw.bias;
+      draw.row.mask = draw.mask;
       rows.push_back(draw.row);
     }
     ForwardingBackend::Sample({params.logits, rows});
     for (size_t i = 0; i < rows.size(); ++i) {
       params.rows[i].token = rows[i].token;
       params.rows[i].finite = rows[i].finite;
+      params.rows[i].barred = rows[i].barred;
       params.rows[i].logprob = rows[i].logprob;
     }
   }
 
-  // Reads the data of the noted step.
+  // Reads the data of the noted step, or of a further part of the one that runs.
   void Start() {
+    if (!runs_) ReadBatch();
+    for (const auto& op : noted_.ops) running_.ops.push_back(op());
+    noted_.ops.clear();
+    runs_ = true;
+  }
+  void ReadBatch() {
     const BatchView& batch = noted_.batch;
     running_ = {{batch.tokens.begin(), batch.tokens.end()},
                 {batch.sequences.begin(), batch.sequences.end()},
@@ -163,9 +174,6 @@ class DeferringBackend final : public ForwardingBackend {
       running_.block_tables.emplace_back(sequence.block_table.begin(), sequence.block_table.end());
       sequence.block_table = running_.block_tables.back();
     }
-    for (const auto& op : noted_.ops) running_.ops.push_back(op());
-    noted_.ops.clear();
-    runs_ = true;
   }
   void Run() {
     ForwardingBackend::Plan({running_.tokens, running_.sequences});

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "engine/format/library/grammar_library.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/error_details.h"
@@ -194,7 +195,12 @@ void LiveSystem::Answer(const std::string& tenant, const std::string& mode,
   ClientCall call(*stub_);
   call.context.AddMetadata(kTenantHeader, tenant);
   call.context.set_deadline(std::chrono::system_clock::now() + seconds(120));
-  call.Start(Short(mode, profile, sample));
+  v1::GenerateRequest request = Short(mode, profile, sample);
+  // Any text, in a format that only the same prompt has had before.
+  if (mode == "full" && HasGrammarLibrary()) {
+    request.mutable_format()->set_regex(absl::StrCat("([ -~\\n]|", sample, ")*"));
+  }
+  call.Start(request);
   call.ReadText();
   const grpc::Status status = call.Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();

@@ -143,6 +143,7 @@ class CrowdedEngine final : public Engine {
 
   const EngineInfo& info() const override { return inner_.info(); }
   const Limits& limits() const override { return inner_.limits(); }
+  FormatCompiler& formats() override { return inner_.formats(); }
   absl::StatusOr<int64_t> Check(const Request& request) const override {
     return inner_.Check(request);
   }

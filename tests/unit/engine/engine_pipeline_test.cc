@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/fake_format.h"
 #include "tests/testing/engine/pass_recorder.h"
 #include "tests/testing/engine/scripted_engine.h"
 #include "tests/testing/engine/step_watch.h"
@@ -330,10 +331,11 @@ TEST_F(Pipeline, PassesBesideStreamsMeasureTheSame) {
   EXPECT_GT(prepared(), 200);
 }
 
-// Requests of all kinds that come, leave, pause and run out of time at random, in a small pool.
+// Requests of all kinds, some of them bound by a format, that come, leave, pause and run out of
+// time at random, in a small pool.
 class RandomScript {
  public:
-  explicit RandomScript(uint32_t seed) : random_(seed) {}
+  RandomScript(uint32_t seed, const Tokenizer& tokenizer) : random_(seed), tokenizer_(tokenizer) {}
 
   Script Make() {
     Script script;
@@ -385,19 +387,33 @@ class RandomScript {
     request.output.layer_statistics = Chance(2);
     if (Chance(3)) request.attention = {.mode = AttentionMode::kFull};
     if (Chance(4)) request.priority = Chance(2) ? Priority::kLow : Priority::kHigh;
+    if (Chance(4)) {
+      const auto least = static_cast<size_t>(Between(1, 60));
+      request.format = std::make_shared<FakeFormat>(
+          tokenizer_,
+          FakeFormat::Options{.judge = Digits(least, least + 10),
+                              .ends = Chance(4) ? std::vector<int32_t>() : std::vector{2},
+                              .refuses_after = Chance(8) ? Between(1, 40) : -1,
+                              .denies = Chance(8)});
+    }
     return request;
   }
 
   std::mt19937 random_;
+  const Tokenizer& tokenizer_;
 };
 
 TEST_F(Pipeline, WhateverHappensNobodyCanTell) {
+  const Checkpoint checkpoint = *Checkpoint::Open(model_.path());
+  const auto tokenizer =
+      *Tokenizer::Load(checkpoint.tokenizer_files(), *ParseModelConfig(checkpoint.config_json()));
   int all_prepared = 0;
   int all_discarded = 0;
+  int parts = 0;
   int preemptions = 0;
   for (int round = 0; round < Rounds(25, 600) && !HasFailure(); ++round) {
     SCOPED_TRACE("seed " + std::to_string(round));
-    RandomScript random(static_cast<uint32_t>(round));
+    RandomScript random(static_cast<uint32_t>(round), *tokenizer);
     ScriptedEngine::Options options = Options();
     options.num_blocks = random.Between(10, 13);
     options.batcher.max_running = random.Between(2, 8);
@@ -405,11 +421,13 @@ TEST_F(Pipeline, WhateverHappensNobodyCanTell) {
     preemptions += ExpectTheSame(random.Make(), options).preemptions;
     all_prepared += prepared();
     all_discarded += discarded();
+    parts += steps_->parts;
   }
   EXPECT_GT(all_prepared, 1000);
   EXPECT_GT(all_discarded, 100);
   EXPECT_GT(all_prepared, 4 * all_discarded);
   EXPECT_GT(preemptions, 5);
+  EXPECT_GT(parts, 500) << "steps with masks";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/params/sampling.h"
 #include "kernels/weights/ggml_type.h"
 #include "tests/testing/base/status_reason.h"
 
@@ -26,6 +27,22 @@ TEST(CheckParts, RowsOfBlocksAreWholeAndUnpackToTheirType) {
                           "parts: rows of 288 numbers are not whole blocks of Q4_K, 256 numbers"));
   EXPECT_THAT(check(DType::kFloat16, 256), FailsSaying(absl::StatusCode::kInvalidArgument,
                                                        "parts: dtype is not what Q4_K unpacks to"));
+}
+
+TEST(CheckSample, AMaskHasABitForEachToken) {
+  const std::vector<uint32_t> words(4);
+  const auto check = [&](size_t count, int64_t vocabulary) {
+    SampleRow rows[2];
+    rows[1].mask = std::span(words).first(count);
+    return CheckSample({TensorView{nullptr, 2, vocabulary, vocabulary}, rows});
+  };
+  EXPECT_TRUE(check(0, 70).ok());
+  EXPECT_TRUE(check(3, 70).ok());
+  EXPECT_TRUE(check(3, 96).ok());
+  EXPECT_THAT(check(3, 97), FailsSaying(absl::StatusCode::kInvalidArgument,
+                                        "mask: has 3 words, and a vocabulary of 97 tokens has 4"));
+  EXPECT_THAT(check(3, 64), FailsSaying(absl::StatusCode::kInvalidArgument,
+                                        "mask: has 3 words, and a vocabulary of 64 tokens has 2"));
 }
 
 TEST(WeightFormats, AreParsedByTheirNames) {

@@ -107,6 +107,20 @@ TEST_P(PackedMatMulOn, EveryTypeHasTheReferencesBits) {
   }
 }
 
+TEST_P(PackedMatMulOn, PartsThatKeepEightBitsHaveTheReferencesBits) {
+  Random random(17);
+  std::vector<std::byte> storage[3];
+  std::vector<HostMatrix> parts;
+  for (std::vector<std::byte>& bytes : storage) {
+    parts.push_back(ToHostMatrix(Normal(random, 19, 96, 0.05f), DType::kBFloat16, bytes));
+  }
+  parts[1].keeps_eight = parts[2].keeps_eight = true;
+  ExpectTheReferencesBits(parts, WeightFormat::kInt4, kSomeRows, random);
+  Device judge({"reference"});
+  EXPECT_EQ((*judge->Pack(parts, WeightFormat::kInt4))->bytes(), 19u * 3 * (20 + 34 + 34));
+  EXPECT_EQ((*judge->Pack(parts, WeightFormat::kNative))->bytes(), 3u * 19 * 96 * sizeof(float));
+}
+
 // More rows than a task takes, and more panels than there are tasks.
 TEST_P(PackedMatMulOn, ManyRowsHaveTheReferencesBits) {
   Random random(2);

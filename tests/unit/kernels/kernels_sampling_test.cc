@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -15,39 +16,12 @@ namespace {
 
 using ::testing::ValuesIn;
 
-class SamplingOn : public ::testing::TestWithParam<BackendUnderTest> {
- protected:
-  SamplingOn() : device(GetParam()) {}
-
-  void SetUp() override {
-    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
-  }
-
-  void Sample(Device& on, const HostTensor& logits, std::span<SampleRow> rows) {
-    const std::vector<int32_t> tokens(static_cast<size_t>(logits.rows));
-    const SequenceRows sequences[] = {{.num_rows = static_cast<int32_t>(logits.rows)}};
-    const TensorView view = on.Put(logits, 9);
-    on->Plan({tokens, sequences});
-    on->Sample({view, rows});
-    EXPECT_TRUE(on->Finish().ok());
-  }
-
-  SampleRow One(const std::vector<float>& logits, SampleRow row = {}) {
-    HostTensor tensor(1, static_cast<int64_t>(logits.size()));
-    tensor.data = logits;
-    Sample(device, tensor, {&row, 1});
-    return row;
-  }
-
-  Device judge{{"reference"}};
-  Device device;
-};
-
 // Rows with every mixture of settings; what they point to lives here.
 struct RandomRows {
   RandomRows(Random& random, int64_t count, int64_t vocabulary) : logits(count, vocabulary) {
     counts.resize(static_cast<size_t>(count));
     biases.resize(static_cast<size_t>(count));
+    masks.resize(static_cast<size_t>(count));
     const auto often = [&](int out_of) { return Uniform(random, 1, out_of) == 1; };
     for (int64_t r = 0; r < count; ++r) {
       const bool ties = often(3);
@@ -88,6 +62,25 @@ struct RandomRows {
     }
   }
 
+  // Gives two rows of three a mask: of all densities, some with whole words of either kind, with
+  // bits behind the vocabulary set at random.
+  void Mask(Random& random) {
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (Uniform(random, 0, 2) == 0) continue;
+      const double density = std::pow(10.0, UniformReal(random, -3.5, 0.0));
+      std::vector<uint32_t>& mask = masks[r];
+      mask.resize(MaskWords(logits.cols));
+      for (uint32_t& word : mask) {
+        const auto kind = Uniform(random, 0, 5);
+        if (kind == 0) word = UniformReal(random, 0.0, 1.0) < density ? ~0u : 0u;
+        for (uint32_t bit = 0; kind > 0 && bit < 32; ++bit) {
+          if (UniformReal(random, 0.0, 1.0) < density) word |= 1u << bit;
+        }
+      }
+      rows[r].mask = mask;
+    }
+  }
+
   // The rows with room of their own for alternatives.
   std::vector<SampleRow> Rows(std::vector<std::vector<TokenLogprob>>& top) const {
     std::vector<SampleRow> copy = rows;
@@ -103,20 +96,45 @@ struct RandomRows {
   std::vector<SampleRow> rows;
   std::vector<std::vector<TokenCount>> counts;
   std::vector<std::vector<LogitBias>> biases;
+  std::vector<std::vector<uint32_t>> masks;
 };
 
-TEST_P(SamplingOn, DrawsTheReferencesTokensAndLogprobs) {
-  Random random(31);
-  for (const int64_t vocabulary : {1, 5, 40, 300, 3000}) {
-    const RandomRows made(random, 600, vocabulary);
+class SamplingOn : public ::testing::TestWithParam<BackendUnderTest> {
+ protected:
+  SamplingOn() : device(GetParam()) {}
+
+  void SetUp() override {
+    if (!WhyMissing(GetParam()).empty()) GTEST_SKIP() << WhyMissing(GetParam());
+  }
+
+  void Sample(Device& on, const HostTensor& logits, std::span<SampleRow> rows) {
+    const std::vector<int32_t> tokens(static_cast<size_t>(logits.rows));
+    const SequenceRows sequences[] = {{.num_rows = static_cast<int32_t>(logits.rows)}};
+    const TensorView view = on.Put(logits, 9);
+    on->Plan({tokens, sequences});
+    on->Sample({view, rows});
+    EXPECT_TRUE(on->Finish().ok());
+  }
+
+  SampleRow One(const std::vector<float>& logits, SampleRow row = {}) {
+    HostTensor tensor(1, static_cast<int64_t>(logits.size()));
+    tensor.data = logits;
+    Sample(device, tensor, {&row, 1});
+    return row;
+  }
+
+  // That the device fills in what the reference does.
+  void ExpectTheReferences(const RandomRows& made) {
     std::vector<std::vector<TokenLogprob>> top[2];
     std::vector<SampleRow> want = made.Rows(top[0]);
     std::vector<SampleRow> got = made.Rows(top[1]);
     Sample(judge, made.logits, want);
     Sample(device, made.logits, got);
     for (size_t r = 0; r < want.size(); ++r) {
-      SCOPED_TRACE("row " + std::to_string(r) + " of vocabulary " + std::to_string(vocabulary));
+      SCOPED_TRACE("row " + std::to_string(r) + " of vocabulary " +
+                   std::to_string(made.logits.cols));
       EXPECT_EQ(got[r].finite, want[r].finite);
+      EXPECT_EQ(got[r].barred, want[r].barred);
       EXPECT_EQ(got[r].token, want[r].token);
       if (want[r].num_logprobs < 0 || !want[r].finite) continue;
       EXPECT_NEAR(got[r].logprob, want[r].logprob, 1e-5);
@@ -125,6 +143,112 @@ TEST_P(SamplingOn, DrawsTheReferencesTokensAndLogprobs) {
         EXPECT_NEAR(got[r].top[i].logprob, want[r].top[i].logprob, 1e-5);
       }
     }
+  }
+
+  Device judge{{"reference"}};
+  Device device;
+};
+
+TEST_P(SamplingOn, DrawsTheReferencesTokensAndLogprobs) {
+  Random random(31);
+  for (const int64_t vocabulary : {1, 5, 40, 300, 3000}) {
+    ExpectTheReferences(RandomRows(random, 600, vocabulary));
+  }
+}
+
+TEST_P(SamplingOn, DrawsTheReferencesTokensOfMasks) {
+  Random random(35);
+  for (const int64_t vocabulary : {1, 5, 31, 32, 33, 300, 3001}) {
+    RandomRows made(random, 600, vocabulary);
+    made.Mask(random);
+    ExpectTheReferences(made);
+  }
+}
+
+// What a mask keeps away might as well not be in the vocabulary, but for the log-probabilities.
+TEST_P(SamplingOn, AMaskLeavesTheDrawOfAVocabularyWithoutTheOthers) {
+  Random random(36);
+  constexpr int64_t kVocabulary = 500;
+  for (int round = 0; round < 40; ++round) {
+    RandomRows made(random, 20, kVocabulary);
+    std::vector<uint32_t> mask(MaskWords(kVocabulary));
+    std::vector<int32_t> kept;
+    const auto one_out_of = static_cast<int>(Uniform(random, 1, 100));
+    for (int32_t id = 0; id < kVocabulary; ++id) {
+      if (!Often(random, one_out_of)) continue;
+      kept.push_back(id);
+      mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    }
+    if (kept.empty()) continue;
+    const auto place = [&](int32_t id) {
+      const auto found = std::ranges::find(kept, id);
+      return found == kept.end() ? -1 : static_cast<int32_t>(found - kept.begin());
+    };
+    // The small vocabulary, where ids are places.
+    RandomRows small = made;
+    small.logits = HostTensor(20, static_cast<int64_t>(kept.size()));
+    std::vector<std::vector<TokenLogprob>> top[2];
+    for (size_t r = 0; r < 20; ++r) {
+      for (size_t i = 0; i < kept.size(); ++i) {
+        small.logits.row(static_cast<int64_t>(r))[i] =
+            made.logits.row(static_cast<int64_t>(r))[kept[i]];
+      }
+      for (TokenCount& count : small.counts[r]) count.id = place(count.id);
+      for (LogitBias& bias : small.biases[r]) bias.id = place(bias.id);
+      std::erase_if(small.counts[r], [](const TokenCount& count) { return count.id < 0; });
+      std::erase_if(small.biases[r], [](const LogitBias& bias) { return bias.id < 0; });
+      made.rows[r].forced = small.rows[r].forced = -1;
+      made.rows[r].mask = mask;
+      small.rows[r].num_logprobs = -1;
+      small.rows[r].counts = small.counts[r];
+      small.rows[r].bias = small.biases[r];
+    }
+    std::vector<SampleRow> masked = made.Rows(top[0]);
+    std::vector<SampleRow> alone = small.Rows(top[1]);
+    Sample(device, made.logits, masked);
+    Sample(device, small.logits, alone);
+    for (size_t r = 0; r < 20; ++r) {
+      EXPECT_EQ(masked[r].barred, alone[r].barred);
+      EXPECT_EQ(place(masked[r].token), alone[r].token) << "row " << r << " of " << kept.size();
+    }
+  }
+}
+
+TEST_P(SamplingOn, AMaskBindsGreedyDrawsAndNoKnownToken) {
+  const std::vector<uint32_t> mask = {0b10110};
+  EXPECT_EQ(One({9, 1, 3, 8, 3}, {.temperature = 0.0f, .mask = mask}).token, 2);
+  EXPECT_EQ(One({9, 1, 3, 8, 3}, {.top_k = 1, .uniform = 0.9, .mask = mask}).token, 2);
+  EXPECT_EQ(One({9, 1, 3, 8, 3}, {.temperature = 0.0f, .mask = mask, .forced = 3}).token, 3);
+  std::vector<TokenLogprob> top(1);
+  const SampleRow row = One({std::log(0.6f), std::log(0.1f), std::log(0.3f)},
+                            {.temperature = 0.0f, .mask = mask, .num_logprobs = 1, .top = top});
+  EXPECT_EQ(row.token, 2);
+  EXPECT_NEAR(row.logprob, std::log(0.3), 1e-5) << "of the model's whole vocabulary";
+  EXPECT_EQ(top[0].id, 0) << "which the mask does not allow";
+}
+
+TEST_P(SamplingOn, WhatLeavesNoTokenIsToldApartFromBrokenLogits) {
+  const std::vector<uint32_t> none = {~0b1111u};  // bits behind the vocabulary
+  const std::vector<uint32_t> one = {0b0100};
+  const std::vector<LogitBias> forbid = {{2, -kInfinity}};
+  for (const float temperature : {0.0f, 1.0f}) {
+    for (const SampleRow& made :
+         {SampleRow{.temperature = temperature, .mask = none},
+          SampleRow{.temperature = temperature, .bias = forbid, .mask = one}}) {
+      const SampleRow row = One({0, 1, 2, 3}, made);
+      EXPECT_FALSE(row.finite);
+      EXPECT_TRUE(row.barred);
+      EXPECT_EQ(row.token, -1);
+    }
+    SampleRow row = One({0, 1, -kInfinity, 3}, {.temperature = temperature, .mask = one});
+    EXPECT_TRUE(row.barred) << "the model gives the only one no weight";
+    row = One({0, 1, 2, std::nanf("")}, {.temperature = temperature, .mask = one});
+    EXPECT_FALSE(row.finite);
+    EXPECT_FALSE(row.barred) << "no mask hides a NaN";
+    row = One({0, 1, 2, 3}, {.temperature = temperature, .mask = one});
+    EXPECT_TRUE(row.finite);
+    EXPECT_FALSE(row.barred);
+    EXPECT_EQ(row.token, 2);
   }
 }
 
@@ -243,8 +367,11 @@ TEST_P(SamplingOn, BrokenLogitsAreReportedAndNothingIsDrawn) {
 
 TEST_P(SamplingOn, WithEveryTokenForbiddenNothingIsDrawn) {
   const std::vector<LogitBias> forbid = {{0, -kInfinity}, {1, -kInfinity}};
-  EXPECT_EQ(One({0, 1}, {.bias = forbid}).token, -1);
-  EXPECT_EQ(One({0, 1}, {.temperature = 0.0f, .bias = forbid}).token, -1);
+  for (const float temperature : {0.0f, 1.0f}) {
+    const SampleRow row = One({0, 1}, {.temperature = temperature, .bias = forbid});
+    EXPECT_EQ(row.token, -1);
+    EXPECT_TRUE(row.barred);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, SamplingOn, ValuesIn(AllBackends()),

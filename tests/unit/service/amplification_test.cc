@@ -241,6 +241,11 @@ TEST(Amplification, Generate) {
                TakeGenerate);
   const std::string parts =
       Field(number("ChatMessage", "parts"), many(number("ContentParts", "items"), ""));
+  ExpectModest(
+      "empty calls",
+      chat(Field(number("Chat", "messages"), many(number("ChatMessage", "tool_calls"), ""))),
+      TakeGenerate);
+  ExpectModest("empty tools", chat(many(number("Chat", "tools"), "")), TakeGenerate);
   ExpectModest("empty parts", chat(Field(number("Chat", "messages"), parts)), TakeGenerate);
   for (const char* part : {"[],", "{},", "1,", "\"\","}) {
     const std::string list = "{\"a\":[" + Repeated(part, (size_t{64} << 10) - 64) + "1]}";

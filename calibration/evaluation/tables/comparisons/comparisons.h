@@ -1,4 +1,5 @@
-// Tables that compare ways of attending: what they cost in quality and what they read.
+// Tables that compare ways of attending, or formats of weights: what they cost in quality and what
+// they read.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -17,5 +18,8 @@ absl::StatusOr<Table> MeasureBlockSize(TableBench& bench);
 absl::StatusOr<Table> MeasureFrozen(TableBench& bench);
 // Retrieval of several kinds by length.
 absl::StatusOr<Table> MeasureRuler(TableBench& bench);
+// Other forms of the model (TableSettings::against) against the model: perplexity, divergence and
+// needles. InvalidArgument (`against`) for a form of another model.
+absl::StatusOr<Table> MeasureWeights(TableBench& bench);
 
 }  // namespace eta

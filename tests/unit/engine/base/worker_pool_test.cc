@@ -76,6 +76,61 @@ TEST(WorkerPool, EachOwnerMayTakeHalfOfWhatIsLeft) {
   EXPECT_EQ(pool.waiting(), 56);
 }
 
+TEST(WorkerPool, TasksThatBlockLeaveThreadsToOtherOwners) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::string> begun;
+  bool go = false;
+  WorkerPool pool({.threads = 4, .waiting = 64, .of_owner = 2});
+  const auto post = [&](const std::string& owner) {
+    return pool.Post({.name = owner}, [&, owner] {
+      std::unique_lock lock(mutex);
+      begun.push_back(owner);
+      changed.notify_all();
+      changed.wait(lock, [&] { return go; });
+    });
+  };
+  const auto await = [&](size_t count) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return begun.size() == count; });
+  };
+  int taken = 0;
+  while (post("a")) ++taken;
+  EXPECT_EQ(taken, 2 + 32) << "its threads, and half of the places";
+  await(2);
+  EXPECT_EQ(pool.waiting(), 32u);
+  EXPECT_TRUE(post("b"));
+  await(3);
+  EXPECT_EQ(begun, (std::vector<std::string>{"a", "a", "b"}));
+  EXPECT_EQ(pool.waiting(), 32u);
+  EXPECT_TRUE(post("b"));
+  await(4);
+  EXPECT_TRUE(post("b"));
+  EXPECT_TRUE(post("c")) << "now all threads are taken";
+  EXPECT_EQ(pool.waiting(), 34u);
+  {
+    const std::lock_guard lock(mutex);
+    go = true;
+    changed.notify_all();
+  }
+  await(38);
+  while (pool.waiting() > 0) std::this_thread::yield();
+}
+
+TEST(WorkerPool, AnEndRunsWhatWaitsForItsOwnersTurn) {
+  std::atomic<int> ran = 0;
+  {
+    WorkerPool pool({.threads = 3, .waiting = 64, .of_owner = 1});
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(pool.Post({.name = "a"}, [&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ++ran;
+      }));
+    }
+  }
+  EXPECT_EQ(ran, 20);
+}
+
 TEST(WorkerPool, OwnersTakeTurns) {
   HeldPool pool({.threads = 1, .waiting = 64});
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool.Post("a"));

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/tool_templates.h"
 
 namespace eta {
 namespace {
@@ -108,6 +109,34 @@ TEST_F(EngineChatTest, SharesThePrefixOfItsHistory) {
   chat.messages.push_back({.role = "assistant", .content = answer.text});
   chat.messages.push_back({.role = "user", .content = "Go on."});
   EXPECT_GT(Ask(*engine_, second).started[0].cached_tokens, 0);
+}
+
+TEST(EngineChat, RepeatsTokensAsTheyWere) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  options.chat_template = testing::kTaggedTemplate;
+  const auto engine = Start(options);
+  EXPECT_EQ(engine->info().answer_form.calls, CallSyntax::kTagged);
+  Request request = Chatting("Hello", 8);
+  Chat& chat = std::get<Chat>(request.prompt);
+  chat.tools = {{.name = "clock"}};
+  const std::vector<int32_t> first = engine->Prepare(request)->prompt;
+  const std::vector<int32_t> wrote = {261, 262, 5, 300, 300};
+  ChatMessage& answer = chat.messages.emplace_back();
+  answer.role = "assistant";
+  answer.token_ids = wrote;
+  chat.messages.push_back({.role = "user", .content = "And now?"});
+  const auto second = engine->Prepare(request);
+  ASSERT_TRUE(second.ok()) << second.status();
+  std::vector<int32_t> begins = first;
+  begins.insert(begins.end(), wrote.begin(), wrote.end());
+  ASSERT_GT(second->prompt.size(), begins.size());
+  EXPECT_TRUE(std::equal(begins.begin(), begins.end(), second->prompt.begin()));
+  EXPECT_FALSE(second->request.in_reasoning);
+  EXPECT_GT(Ask(*engine, request).started[0].prompt_tokens, 0);
+
+  chat.messages[1].token_ids->assign(100'000, 5);
+  EXPECT_EQ(GetErrorDetail(engine->Check(request).status()).field, "chat.messages");
 }
 
 // bad input: Chat templates | an unknown filter behind a condition | when it runs

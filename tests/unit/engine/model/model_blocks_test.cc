@@ -235,7 +235,7 @@ TEST_F(ModelBlocks, FoldersAreRoundedToEightAndFourBits) {
   };
   const double native = bytes(WeightFormat::kNative);
   EXPECT_NEAR(bytes(WeightFormat::kInt8) / native, 34.0 / 128, 0.04);
-  // Embedding, head and down projections keep eight bits.
+  // Embedding, head, key, value and down projections keep eight bits.
   EXPECT_GT(bytes(WeightFormat::kInt4) / native, 24.0 / 128);
   EXPECT_LT(bytes(WeightFormat::kInt4) / native, 32.0 / 128);
 }

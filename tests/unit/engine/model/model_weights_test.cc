@@ -9,6 +9,7 @@
 #include "engine/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/backends/make_backend.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/tiny_model.h"
 
@@ -92,6 +93,9 @@ TEST(ModelWeights, NumbersThatBlocksDoNotHoldAreNamedUnlessTheyAreAllowed) {
           Model::Load(damaged, *backend, {.weights = c.format, .allow_nonfinite_weights = true})
               .ok());
     }
+    // Keeps eight bits.
+    const DamagedSource kept(checkpoint, "model.layers.0.self_attn.v_proj.weight", 5, 65505.0f);
+    EXPECT_TRUE(Model::Load(kept, *backend, {.weights = WeightFormat::kInt4}).ok());
   }
 }
 

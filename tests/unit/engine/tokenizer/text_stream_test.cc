@@ -84,6 +84,26 @@ TEST_F(TextStreamTest, ShowsSpecialTokensAsTheVocabularySpellsThem) {
   EXPECT_EQ(text, "<s>the</s");
 }
 
+TEST_F(TextStreamTest, TellsThePlacesOfMarks) {
+  const int32_t mark = 2;
+  TextStream stream(*tokenizer_, {}, {"END"}, /*include_stop=*/false, /*show_special=*/false,
+                    {mark});
+  EXPECT_EQ(stream.Push(Id("EN")).text, "");
+  TextStream::Emission emission = stream.Push(mark);
+  EXPECT_EQ(emission.text, "EN") << "a stop string does not go on across a mark";
+  EXPECT_TRUE(emission.marked);
+  emission = stream.Push(Id("D"));
+  EXPECT_EQ(emission.text, "D");
+  EXPECT_FALSE(emission.marked);
+  EXPECT_FALSE(stream.Push(1).marked) << "another special token";
+  EXPECT_EQ(stream.Push(Byte(0xE2)).text, "");
+  emission = stream.Push(mark);
+  EXPECT_EQ(emission.text, kReplacement) << "nor does a character";
+  EXPECT_TRUE(emission.marked);
+  EXPECT_FALSE(stream.Push(Id("END")).marked);
+  EXPECT_FALSE(stream.Push(mark).marked) << "the text has ended";
+}
+
 TEST_F(TextStreamTest, ACharacterAppearsWithItsLastByte) {
   TextStream stream = Stream();
   EXPECT_EQ(stream.Push(Byte(0xE2)).text, "");

@@ -63,6 +63,91 @@ TEST(PackQ4, IsNoWorseThanALineThroughBothEnds) {
   EXPECT_LT(ours, 0.92 * plain);
 }
 
+// 32 numbers on 16 levels, and what moved them off: `drift` steps, as a deviation.
+struct Drifted {
+  std::vector<float> levels;
+  std::vector<float> values;
+};
+
+Drifted Drift(Random& random, float step, float drift) {
+  Drifted made;
+  const std::vector<float> moves = testing::Normal(random, 1, 32, drift * step).data;
+  for (size_t i = 0; i < 32; ++i) {
+    const int q =
+        i < 2 ? static_cast<int>(i) * 15 : static_cast<int>(testing::Uniform(random, 0, 15));
+    made.levels.push_back(step * (static_cast<float>(q) - 7.0f));
+    made.values.push_back(made.levels.back() + moves[i]);
+  }
+  return made;
+}
+
+// The share of what moved numbers off their levels that is left of it in their blocks.
+double ShareKept(float drift, double* error) {
+  constexpr float kStep = 0.03125f;
+  Random random(13);
+  double kept = 0.0;
+  double whole = 0.0;
+  double squares = 0.0;
+  for (int block = 0; block < 2000; ++block) {
+    const Drifted made = Drift(random, kStep, drift);
+    const auto numbers = Repacked(GgmlType::kQ4_1, PackQ4_1, made.values, true);
+    for (size_t i = 0; i < 32; ++i) {
+      const double moved = double{made.values[i]} - made.levels[i];
+      kept += moved * (double{numbers[i]} - made.levels[i]);
+      whole += moved * moved;
+      squares += (double{numbers[i]} - made.values[i]) * (double{numbers[i]} - made.values[i]);
+    }
+  }
+  *error = std::sqrt(squares / (2000 * 32)) / kStep;
+  return kept / whole;
+}
+
+TEST(PackQ4, WhatTrainingMovedOffFourBitsIsKept) {
+  double error = 0.0;
+  for (const float drift : {0.06f, 0.09f, 0.12f}) {
+    SCOPED_TRACE(drift);
+    EXPECT_NEAR(ShareKept(drift, &error), 1.0, 0.1);
+    EXPECT_LT(error, 0.3);
+  }
+}
+
+TEST(PackQ4, NumbersOnSixteenLevelsStayOnThem) {
+  double error = 0.0;
+  // As bfloat16 rounds what is up to 8 steps.
+  ShareKept(0.01f, &error);
+  EXPECT_LT(error, 0.0105);
+  Random random(14);
+  for (int block = 0; block < 100; ++block) {
+    const Drifted made = Drift(random, 0.03125f, 0.0f);
+    EXPECT_EQ(Repacked(GgmlType::kQ4_1, PackQ4_1, made.values, true), made.levels);
+  }
+}
+
+TEST(PackQ4, AFewLevelsAreNotDithered) {
+  Random random(15);
+  for (int block = 0; block < 200; ++block) {
+    // One large number beside many small ones.
+    std::vector<float> values = testing::Normal(random, 1, 32, 0.1f).data;
+    values[9] = 15.0f;
+    const auto numbers = Repacked(GgmlType::kQ4_1, PackQ4_1, values, true);
+    const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
+    std::vector<float> levels;
+    for (const float number : numbers) {
+      if (std::find(levels.begin(), levels.end(), number) == levels.end()) levels.push_back(number);
+    }
+    if (levels.size() >= 6) continue;
+    const float step = (*most - *least) / 15.0f;
+    for (size_t i = 0; i < 32; ++i) EXPECT_LE(std::abs(numbers[i] - values[i]), 0.6f * step);
+  }
+}
+
+TEST(PackQ4, EqualNumbersMakeEqualBlocks) {
+  Random random(16);
+  const Drifted made = Drift(random, 0.01f, 0.1f);
+  const auto once = Repacked(GgmlType::kQ4_1, PackQ4_1, made.values, true);
+  EXPECT_EQ(once, Repacked(GgmlType::kQ4_1, PackQ4_1, made.values, true));
+}
+
 TEST(PackQ4, ShortAndConstantGroups) {
   for (const float value : {0.0f, -0.0f, 0.5f, -3.0f, std::numeric_limits<float>::denorm_min()}) {
     for (const size_t count : {1, 5, 32}) {
@@ -137,7 +222,15 @@ TEST(PackedLayout, KeepsBlocksOfNoMoreBits) {
     EXPECT_EQ(type(blocks, WeightFormat::kInt8), layout.type);
     EXPECT_EQ(type(blocks, WeightFormat::kInt4),
               FormOf(layout.type).bits == 4 ? layout.type : GgmlType::kQ4_1);
+    HostMatrix kept = blocks;
+    kept.keeps_eight = true;
+    EXPECT_EQ(type(kept, WeightFormat::kInt4), layout.type);
   }
+  HostMatrix kept = floats;
+  kept.keeps_eight = true;
+  EXPECT_EQ(type(kept, WeightFormat::kInt4), GgmlType::kQ8_0);
+  EXPECT_EQ(type(kept, WeightFormat::kInt8), GgmlType::kQ8_0);
+  EXPECT_EQ(type(kept, WeightFormat::kNative), GgmlType::kF32);
   const GgmlLayout half = LayoutOf(GgmlType::kF16);
   EXPECT_EQ(type({nullptr, DType::kFloat16, 1, 32, &half}, WeightFormat::kNative), GgmlType::kF32);
 }

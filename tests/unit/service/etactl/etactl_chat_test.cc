@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "service/etactl/generate/chat.h"
 #include "service/etactl/generate/chat_history.h"
+#include "service/etactl/generate/chat_tools.h"
 #include "tests/testing/base/temp_folder.h"
 
 namespace eta::ctl {
@@ -16,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 using Kind = ChatLine::Kind;
 
@@ -40,6 +42,8 @@ TEST(ChatLine, IsAMessageOrACommand) {
       {"/clear all", {Kind::kUnknown, "/clear"}},
       {"/system Be  brief.", {Kind::kSystem, "Be  brief."}},
       {"/system", {Kind::kSystem, ""}},
+      {"/tool call_1 sunny, 12 C", {Kind::kTool, "call_1 sunny, 12 C"}},
+      {"/tool", {Kind::kUnknown, "/tool"}},
       {"/help", {Kind::kHelp, ""}},
       {"/systems x", {Kind::kUnknown, "/systems"}},
       {"/", {Kind::kUnknown, "/"}}};
@@ -138,8 +142,9 @@ TEST(ChatHistory, ReplacesItsFileWholeOrNotAtAll) {
       << "nothing is left of what was written beside them";
 }
 
-// bad input: etactl | chat `--history`: a line that is no message, has fields of other types, or
-//   calls of tools | exit code 2, file and line named | EtactlChatProcessTest.SaysWhatIsRefused
+// bad input: etactl | chat `--history`: a line that is no message, has fields of other types, calls
+//   of another form, or a `function_call` | exit code 2, file and line named |
+//   EtactlChatProcessTest.SaysWhatIsRefused
 TEST(ChatHistory, NamesTheLineThatItCannotRead) {
   const TempFolder folder;
   for (const char* bad :
@@ -148,12 +153,95 @@ TEST(ChatHistory, NamesTheLineThatItCannotRead) {
         R"({"role": "user", "content": "x", "name": 7})",
         R"({"role": "tool", "content": "x", "tool_call_id": []})",
         R"({"role": "assistant", "content": null, "tool_calls": [{"id": "call-7"}]})",
+        R"({"role": "assistant", "tool_calls": {}, "content": "x"})",
+        R"({"role": "assistant", "tool_calls": [{"type": "x", "function": {"name": "f"}}]})",
+        R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 1}}]})",
         R"({"role": "assistant", "content": "", "function_call": {"name": "f"}})"}) {
     const std::string file = folder.Write(
         "chat.jsonl", std::string(R"({"role": "user", "content": "x"})") + "\n\n" + bad + "\n");
     const auto read = ChatHistory::Read(file);
     EXPECT_FALSE(read.ok()) << bad;
     EXPECT_THAT(std::string(read.status().message()), HasSubstr("chat.jsonl:3: ")) << bad;
+  }
+}
+
+TEST(ChatHistory, KeepsCallsOfTools) {
+  const TempFolder folder;
+  const std::string line =
+      R"({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", )"
+      R"("function": {"name": "weather", "arguments": "{\"city\": \"Paris\"}"}}, )"
+      R"({"function": {"name": "clock", "arguments": {"b": 1, "a": 2}}}]})"
+      "\n";
+  const std::string file = folder.Write("chat.jsonl", line);
+  ChatHistory history = ChatHistory::Read(file).value();
+  const v1::ChatMessage& read = history.chat().messages(0);
+  EXPECT_EQ(read.content_case(), v1::ChatMessage::CONTENT_NOT_SET);
+  ASSERT_EQ(read.tool_calls_size(), 2);
+  EXPECT_EQ(read.tool_calls(0).id(), "a");
+  EXPECT_EQ(read.tool_calls(0).name(), "weather");
+  EXPECT_EQ(read.tool_calls(0).arguments(), R"({"city": "Paris"})");
+  EXPECT_EQ(read.tool_calls(1).id(), "");
+  EXPECT_EQ(read.tool_calls(1).arguments(), R"({"a":2,"b":1})");
+  EXPECT_THAT(history.OpenCalls(), SizeIs(2));
+
+  v1::ChatMessage result;
+  result.set_role(v1::CHAT_ROLE_TOOL);
+  result.set_text("sunny");
+  result.set_name("weather");
+  result.set_tool_call_id("a");
+  history.Add(std::move(result));
+  EXPECT_THAT(history.OpenCalls(), SizeIs(1));
+  v1::ChatMessage answer;
+  answer.set_role(v1::CHAT_ROLE_ASSISTANT);
+  answer.set_text("So:");
+  *answer.add_tool_calls() = history.chat().messages(0).tool_calls(0);
+  history.Add(std::move(answer));
+  ASSERT_TRUE(history.Write(file).ok());
+  EXPECT_EQ(ReadFile(file),
+            line +
+                R"({"role":"tool","content":"sunny","name":"weather","tool_call_id":"a"})"
+                "\n"
+                R"({"role":"assistant","content":"So:","tool_calls":[{"id":"a","type":"function",)"
+                R"("function":{"name":"weather","arguments":"{\"city\": \"Paris\"}"}}]})"
+                "\n");
+  const ChatHistory again = ChatHistory::Read(file).value();
+  EXPECT_EQ(again.chat().SerializeAsString(), history.chat().SerializeAsString());
+  history.Add(v1::CHAT_ROLE_USER, "Thanks");
+  EXPECT_THAT(history.OpenCalls(), SizeIs(0));
+}
+
+TEST(ChatTools, AreReadAsOpenAiHasThem) {
+  const TempFolder folder;
+  const std::string file = folder.Write(
+      "tools.json",
+      R"([{"type": "function", "function": {"name": "weather", "description": "tells it",
+           "strict": true, "parameters": {"type": "object", "b": 1, "a": 2}}},
+          {"name": "clock", "description": null}])");
+  v1::Chat chat;
+  ASSERT_TRUE(ReadTools(file, &chat).ok());
+  ASSERT_EQ(chat.tools_size(), 2);
+  EXPECT_EQ(chat.tools(0).name(), "weather");
+  EXPECT_EQ(chat.tools(0).description(), "tells it");
+  EXPECT_TRUE(chat.tools(0).strict());
+  EXPECT_EQ(chat.tools(0).parameters(), R"({"type":"object","b":1,"a":2})");
+  EXPECT_EQ(chat.tools(1).name(), "clock");
+  EXPECT_FALSE(chat.tools(1).has_description());
+  EXPECT_EQ(ToolChoiceOf("required").mode(), v1::TOOL_CHOICE_MODE_REQUIRED);
+  EXPECT_EQ(ToolChoiceOf("none").mode(), v1::TOOL_CHOICE_MODE_NONE);
+  EXPECT_EQ(ToolChoiceOf("auto").mode(), v1::TOOL_CHOICE_MODE_AUTO);
+  EXPECT_EQ(ToolChoiceOf("weather").name(), "weather");
+}
+
+// bad input: etactl | chat `--tools`: a file that is no list of tools, or has one of another form |
+//   exit code 2, file and tool named
+TEST(ChatTools, NameTheToolThatTheyCannotRead) {
+  const TempFolder folder;
+  for (const char* bad : {"", "{}", "[1]", "[{}]", R"([{"type": "web_search"}])",
+                          R"([{"name": "f", "parameters": "x"}])", R"([{"name": 1}])",
+                          R"([{"type": "function", "function": {"name": "f", "other": 1}}])"}) {
+    const std::string file = folder.Write("tools.json", bad);
+    v1::Chat chat;
+    EXPECT_THAT(std::string(ReadTools(file, &chat).message()), HasSubstr("tools.json: ")) << bad;
   }
 }
 

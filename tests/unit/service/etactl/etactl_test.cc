@@ -118,6 +118,37 @@ TEST(EtactlRequest, TakesStopStringsAsTheyAre) {
   EXPECT_EQ(request->text(), "Once");
 }
 
+TEST(EtactlRequest, BindsTheAnswerToOneFormat) {
+  const std::string file = testing::TempDir() + "/etactl_format.txt";
+  std::ofstream(file) << "{}\n";
+  EXPECT_FALSE(RequestOf({"x"})->has_format());
+  EXPECT_EQ(RequestOf({"x", "--json_schema", file})->format().json_schema(), "{}\n");
+  EXPECT_EQ(RequestOf({"x", "--grammar", file})->format().grammar(), "{}\n");
+  EXPECT_TRUE(RequestOf({"x", "--json_object"})->format().has_json_object());
+  EXPECT_EQ(RequestOf({"x", "--regex", "[a,b]+"})->format().regex(), "[a,b]+");
+  EXPECT_TRUE(RequestOf({"x", "--regex", ""})->format().has_regex()) << "the server refuses it";
+  const auto choices = RequestOf({"--choice", "yes", "--choice", "[no,\n", "x"}).value();
+  EXPECT_THAT(choices.format(), ReadsAs("choice { choices: 'yes' choices: '[no,\\n' }"));
+  EXPECT_EQ(choices.text(), "x");
+  EXPECT_THAT(std::string(RequestOf({"x", "--json_object", "--regex", "a"}).status().message()),
+              HasSubstr("--json_schema, --json_object, --regex, --grammar and --choice"));
+  EXPECT_FALSE(RequestOf({"x", "--json_schema", file + ".not"}).ok());
+  std::remove(file.c_str());
+}
+
+TEST(EtactlAnswer, SaysThatItWasCutOffAlsoToAProgram) {
+  for (const bool quiet : {false, true}) {
+    GenerateFlags flags;
+    flags.quiet = quiet;
+    AnswerDisplay display(flags);
+    ::testing::internal::CaptureStderr();
+    display.Show(
+        FromText<v1::GenerateResponse>("finished { finish_reason: FINISH_REASON_CUT_OFF }"));
+    display.End();
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("cut off: --max_tokens"));
+  }
+}
+
 TEST(EtactlRequest, ReadsTokenIdsFromAListOrAFile) {
   const std::string file = testing::TempDir() + "/etactl_ids.json";
   std::ofstream(file) << "[5, 6,\n 7]\n";

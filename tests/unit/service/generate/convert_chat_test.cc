@@ -11,6 +11,7 @@
 namespace eta {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
 v1::Chat Good() {
@@ -111,6 +112,70 @@ TEST(ToChat, CountsBeforeItConverts) {
   EXPECT_EQ(Field([](v1::Chat& c) {
               v1::ContentParts& parts = *c.mutable_messages(1)->mutable_parts();
               while (parts.items_size() < 4097) parts.add_items()->set_text("");
+            }),
+            "chat.messages");
+}
+
+TEST(ToChat, CarriesToolsCallsAndTokens) {
+  v1::Chat message = Good();
+  v1::ChatMessage& calling = *message.add_messages();
+  calling.set_role(v1::CHAT_ROLE_ASSISTANT);
+  v1::ToolCall& call = *calling.add_tool_calls();
+  call.set_id("call_1");
+  call.set_name("weather");
+  call.set_arguments("{}");
+  v1::ChatMessage& tokens = *message.add_messages();
+  tokens.set_role(v1::CHAT_ROLE_ASSISTANT);
+  tokens.mutable_token_ids()->add_ids(7);
+  v1::Tool& tool = *message.add_tools();
+  tool.set_name("weather");
+  tool.set_description("tells it");
+  tool.set_parameters(R"({"type":"object"})");
+  tool.set_strict(true);
+  message.add_tools()->set_name("clock");
+  message.mutable_tool_choice()->set_mode(v1::TOOL_CHOICE_MODE_REQUIRED);
+  const Chat chat = ToChat(message).value();
+  EXPECT_EQ(chat.messages[2].content, "");
+  EXPECT_THAT(chat.messages[2].tool_calls,
+              ElementsAre(ToolCall{.id = "call_1", .name = "weather", .arguments_json = "{}"}));
+  EXPECT_FALSE(chat.messages[2].token_ids.has_value());
+  EXPECT_THAT(chat.messages[3].token_ids.value(), ElementsAre(7));
+  ASSERT_THAT(chat.tools, SizeIs(2));
+  EXPECT_EQ(chat.tools[0].name, "weather");
+  EXPECT_EQ(chat.tools[0].description, "tells it");
+  EXPECT_EQ(chat.tools[0].parameters_json, R"({"type":"object"})");
+  EXPECT_TRUE(chat.tools[0].strict);
+  EXPECT_FALSE(chat.tools[1].description.has_value());
+  EXPECT_FALSE(chat.tools[1].strict);
+  EXPECT_EQ(chat.tool_choice, ToolChoice::kRequired);
+  EXPECT_FALSE(chat.tool_to_call.has_value());
+  message.mutable_tool_choice()->set_name("clock");
+  EXPECT_EQ(ToChat(message)->tool_to_call, "clock");
+  EXPECT_FALSE(ToChat(message)->tool_choice.has_value());
+}
+
+TEST(ToChat, NamesChoicesThatItDoesNotKnow) {
+  EXPECT_EQ(Field([](v1::Chat& c) { c.mutable_tool_choice(); }), "chat.tool_choice");
+  for (const int mode : {0, 77}) {
+    EXPECT_EQ(Field([&](v1::Chat& c) {
+                c.mutable_tool_choice()->set_mode(static_cast<v1::ToolChoiceMode>(mode));
+              }),
+              "chat.tool_choice.mode");
+  }
+}
+
+TEST(ToChat, CountsToolsAndCallsBeforeItConverts) {
+  EXPECT_EQ(Field([](v1::Chat& c) {
+              while (c.tools_size() < 129) c.add_tools();
+            }),
+            "chat.tools");
+  EXPECT_EQ(Field([](v1::Chat& c) {
+              while (c.messages(1).tool_calls_size() < 129) c.mutable_messages(1)->add_tool_calls();
+            }),
+            "chat.messages[1].tool_calls");
+  EXPECT_EQ(Field([](v1::Chat& c) {
+              while (c.messages(1).tool_calls_size() < 65) c.mutable_messages(1)->add_tool_calls();
+              while (c.messages_size() < 66) *c.add_messages() = c.messages(1);
             }),
             "chat.messages");
 }

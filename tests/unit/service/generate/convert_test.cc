@@ -163,6 +163,9 @@ TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
   event.reason = FinishReason::kLength;
   event.matched_id.reset();
   EXPECT_EQ(ToMessage(event).finished().matched_case(), v1::Finished::MATCHED_NOT_SET);
+  EXPECT_EQ(ToMessage(event).finished().finish_reason(), v1::FINISH_REASON_LENGTH);
+  event.reason = FinishReason::kCutOff;
+  EXPECT_EQ(ToMessage(event).finished().finish_reason(), v1::FINISH_REASON_CUT_OFF);
 }
 
 TEST(ToMessage, FinishedCarriesEverything) {

@@ -181,6 +181,36 @@ TEST(SystemCallFilter, LeavesThreadsFilesAndSocketsOfTheInternet) {
             "");
 }
 
+TEST(SystemCallFilter, TheHelperOfFormatsForksAndHasNoSockets) {
+  EXPECT_EQ(FilterAnd({.may_fork = true, .may_make_sockets = false},
+                      []() -> std::string {
+                        const std::string forks = InChild([] { return std::string(); });
+                        if (!forks.empty()) return forks;
+                        return Expect({
+                            {"execve", [] { return syscall(SYS_execve, "/bin/true", 0, 0); }},
+                            {"TCP", [] { return socket(AF_INET, SOCK_STREAM, 0); }},
+                            {"this host", [] { return socket(AF_UNIX, SOCK_STREAM, 0); }},
+                            {"accept", [] { return accept(0, nullptr, nullptr); }},
+                            {"files", [] { return open("/dev/null", O_RDWR); }, 0},
+                        });
+                      }),
+            "");
+}
+
+TEST(SystemCallFilter, ACompilationHasNoFilesEither) {
+  EXPECT_EQ(FilterAnd({.may_make_sockets = false, .may_open_files = false},
+                      [] {
+                        return Expect({
+                            {"fork", [] { return syscall(SYS_fork); }},
+                            {"TCP", [] { return socket(AF_INET, SOCK_STREAM, 0); }},
+                            {"files", [] { return open("/dev/null", O_RDWR); }},
+                            {"names", [] { return unlink("/tmp/nothing"); }},
+                            {"memory", [] { return Map(PROT_READ | PROT_WRITE); }, 0},
+                        });
+                      }),
+            "");
+}
+
 TEST(SystemCallFilter, LetsCodeBeGeneratedWhereThatIsSaid) {
   EXPECT_EQ(FilterAnd({.allow_generated_code = true},
                       []() -> std::string {

@@ -46,6 +46,7 @@ ServerStatus Everything(const EngineInfo& info) {
                     {.device_lost = true}};
   status.store_calls = {.waiting = 7, .max_waiting = 128};
   status.tokenizer_calls = {.waiting = 8, .max_waiting = 512};
+  status.format_calls = {.waiting = 6, .max_waiting = 256};
   status.profile_lookups = {.waiting = 9, .max_waiting = 1024};
   status.spans = SpanCounts{.sent = 40, .lost = {7, 6, 5, 4}};
   status.watchers = 2;
@@ -265,7 +266,8 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
     return Labels{{"model", "tiny"}, {"device", device}};
   };
   EXPECT_EQ(page.Value("eta_requests_paused", model), 1.0);
-  EXPECT_EQ(page.Value("eta_requests_waiting", model), 10.0) << "for a slot, or to be made tokens";
+  EXPECT_EQ(page.Value("eta_requests_waiting", model), 16.0)
+      << "for a slot, to be made tokens, or for a format";
   EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("0")), 1.5);
   EXPECT_EQ(page.Value("eta_predicted_wait_seconds", of("1")), 0.0);
   EXPECT_EQ(page.Value("eta_prefill_tokens_per_second", of("0")), 250.0);
@@ -275,6 +277,8 @@ TEST_F(MetricsPageTest, ShowsWhatWaitsArePredictedFromAndWhatIsShared) {
   EXPECT_EQ(page.Value("eta_store_calls_max_waiting", model), 128.0);
   EXPECT_EQ(page.Value("eta_tokenizer_calls_waiting", model), 8.0);
   EXPECT_EQ(page.Value("eta_tokenizer_calls_max_waiting", model), 512.0);
+  EXPECT_EQ(page.Value("eta_format_calls_waiting", model), 6.0);
+  EXPECT_EQ(page.Value("eta_format_calls_max_waiting", model), 256.0);
   EXPECT_EQ(page.Value("eta_profile_lookups_waiting", model), 9.0);
   EXPECT_EQ(page.Value("eta_profile_lookups_max_waiting", model), 1024.0);
   EXPECT_EQ(page.Value("eta_stats_watchers", model), 2.0);
@@ -290,7 +294,7 @@ TEST_F(MetricsPageTest, PickersFindTheSeriesThatTheyKnow) {
   const PageReader page(PageText(families));
   const Labels model = {{"model_name", "tiny"}};
   EXPECT_EQ(page.Value("vllm:num_requests_running", model), 3.0);
-  EXPECT_EQ(page.Value("vllm:num_requests_waiting", model), 10.0);
+  EXPECT_EQ(page.Value("vllm:num_requests_waiting", model), 16.0);
   EXPECT_EQ(page.Value("vllm:kv_cache_usage_perc", model), 0.25);
   const PageFamily& config = page.families().at("vllm:cache_config_info");
   ASSERT_EQ(config.samples.size(), 1u);

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
+#include "tests/testing/engine/puppet_formats.h"
 #include "tests/testing/process/page_reader.h"
 #include "tests/testing/process/page_text.h"
 
@@ -659,6 +660,63 @@ TEST_F(TelemetryTest, WhatBecameOfTheDefaultProfileIsCounted) {
   EXPECT_EQ(of("absent"), 3.0);
   EXPECT_EQ(of("unfit"), 2.0);
   EXPECT_EQ(of("unavailable"), 1.0);
+}
+
+TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {
+  StartEngine(OptionsFor(model_));
+  using std::chrono::milliseconds;
+  const auto end_call = [this](const FormatUse& use, const absl::Status& status,
+                               const std::string& reason) {
+    CallRecord record{.method = "Generate", .tenant = "acme", .status = status, .reason = reason};
+    record.format = use;
+    record.duration = std::chrono::seconds(9);
+    telemetry_.OnCallEnd(record);
+  };
+  const auto schema = AnswerFormatKind::kJsonSchema;
+  end_call({.kind = schema, .compile = milliseconds(300)}, absl::OkStatus(), "");
+  end_call({.kind = schema, .kept = true}, absl::OkStatus(), "");
+  end_call({.kind = schema}, absl::InvalidArgumentError("before it came to that"), "INVALID_FIELD");
+  end_call({.kind = AnswerFormatKind::kRegex, .compile = milliseconds(9000)},
+           absl::DeadlineExceededError("slow"), "FORMAT_TOO_SLOW");
+  const auto end_answer = [this](const absl::Status& status, FinishReason reason) {
+    Request request;
+    request.format = std::make_shared<PuppetFormat>(
+        AnswerFormat{.kind = AnswerFormatKind::kJsonSchema, .source = "{}"});
+    telemetry_.OnRequestEnd(request, status, {.reason = reason});
+  };
+  end_answer(absl::OkStatus(), FinishReason::kEndOfText);
+  end_answer(absl::OkStatus(), FinishReason::kStopString);
+  end_answer(absl::OkStatus(), FinishReason::kCutOff);
+  end_answer(MakeError(absl::StatusCode::kInternal, "no JSON", {.reason = "ANSWER_INVALID"}),
+             FinishReason::kEndOfText);
+  end_answer(absl::CancelledError(), FinishReason::kLength);
+  telemetry_.OnRequestEnd(Request(), absl::OkStatus(), {});  // free text
+  telemetry_.OnStep({.sequences = 1, .decode_rows = 1, .masks = 1, .mask_time = milliseconds(1)});
+  telemetry_.OnStep({.sequences = 1, .decode_rows = 1});
+
+  const PageReader page = Page();
+  const auto of = [](const std::string& format, const std::string& result = "") {
+    Labels labels = {{"model", "tiny"}, {"format", format}};
+    if (!result.empty()) labels["result"] = result;
+    return labels;
+  };
+  EXPECT_EQ(page.Value("eta_format_requests_total", of("json_schema")), 3.0);
+  EXPECT_EQ(page.Value("eta_format_requests_total", of("regex")), 1.0);
+  EXPECT_EQ(page.Value("eta_format_requests_total", of("structural_tag")), 0.0);
+  EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "ended")), 2.0);
+  EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "cut_off")), 1.0);
+  EXPECT_EQ(page.Value("eta_format_answers_total", of("json_schema", "invalid")), 1.0);
+  EXPECT_EQ(page.Sum("eta_format_answers_total"), 4.0);
+  const auto lookups = [&page](const std::string& result) {
+    return page.Value("eta_format_lookups_total", {{"model", "tiny"}, {"result", result}});
+  };
+  EXPECT_EQ(lookups("hit"), 1.0);
+  EXPECT_EQ(lookups("miss"), 2.0);
+  EXPECT_EQ(page.Count("eta_format_compile_duration_seconds", {{"model", "tiny"}}), 2.0);
+  EXPECT_EQ(page.Count("eta_step_mask_duration_seconds", {{"model", "tiny"}}), 1.0);
+  EXPECT_EQ(page.Count("eta_step_mask_wait_seconds", {{"model", "tiny"}}), 1.0);
+  EXPECT_EQ(page.Count("eta_deadline_exceeded_wait_seconds", {{"model", "tiny"}}), 0.0)
+      << "a format that takes too long says nothing of tokens";
 }
 
 TEST_F(TelemetryTest, CallsAreToldApartByHowTheyEnded) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/request/answers/format_validation.h"
 #include "engine/request/request_validation.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,9 +117,10 @@ TEST(VllmRequest, WhatAGatewaySendsIsTaken) {
   EXPECT_EQ(several.request.sampling.seed, 7u);
   EXPECT_THAT(several.request.stopping.stop_strings, ElementsAre(" there"));
   EXPECT_FALSE(several.request.output.special_tokens);
-  EXPECT_EQ(RefusalOf(always + "top_p: 1 n: 1 json_schema: \"{\\\"type\\\":\\\"object\\\"}\" }")
-                .message(),
-            "sampling_params.json_schema: this server has no constrained answers");
+  const auto schema =
+      Converted(always + "top_p: 1 n: 1 json_schema: \"{\\\"type\\\":\\\"object\\\"}\" }").value();
+  EXPECT_EQ(schema.format->kind, AnswerFormatKind::kJsonSchema);
+  EXPECT_EQ(schema.format->source, R"({"type":"object"})");
   EXPECT_EQ(RefusalOf("request_id: \"cmpl-8zhZ3vAajrfr9M4UiTopxMUk\" tokenized {} "
                       "sampling_params { top_p: 1 n: 1 max_tokens: 2 }")
                 .message(),
@@ -148,8 +150,43 @@ TEST(VllmRequest, TruncationKeepsTheEnd) {
   }
 }
 
-// bad input: Gateways | a schema, regex, grammar, structural tag or choice; media; KV transfer; a
-//   rank; more than 16 answers; a `request_id` that is none | INVALID_ARGUMENT, the field named
+TEST(VllmRequest, ConstraintsAreFormats) {
+  const auto format_of = [](const std::string& constraint) {
+    return Converted("text: 'x' sampling_params { " + constraint + " }")->format;
+  };
+  EXPECT_EQ(format_of("regex: 'a+'"),
+            (AnswerFormat{.kind = AnswerFormatKind::kRegex, .source = "a+"}));
+  EXPECT_EQ(format_of("grammar: 'root ::= \"a\"'"),
+            (AnswerFormat{.kind = AnswerFormatKind::kGrammar, .source = "root ::= \"a\""}));
+  EXPECT_EQ(format_of("structural_tag: '{}'"),
+            (AnswerFormat{.kind = AnswerFormatKind::kStructuralTag, .source = "{}"}));
+  EXPECT_EQ(format_of("json_object: true"), (AnswerFormat{.kind = AnswerFormatKind::kJsonObject}));
+  EXPECT_EQ(format_of("json_object: false"), std::nullopt);
+  EXPECT_EQ(format_of("choice { choices: 'yes' choices: 'no' }"),
+            (AnswerFormat{.kind = AnswerFormatKind::kChoice, .choices = {"yes", "no"}}));
+  EXPECT_EQ(format_of(""), std::nullopt);
+}
+
+// bad input: Gateways | a schema, regex, grammar, structural tag or choices outside their limits |
+//   INVALID_ARGUMENT, the field named as that API spells it
+TEST(VllmRequest, BadConstraintsAreNamedAsThatApiSpellsThem) {
+  const std::pair<AnswerFormat, const char*> cases[] = {
+      {{.kind = AnswerFormatKind::kJsonSchema}, "sampling_params.json_schema"},
+      {{.kind = AnswerFormatKind::kRegex, .source = "\xff"}, "sampling_params.regex"},
+      {{.kind = AnswerFormatKind::kChoice, .choices = {"a", "a"}},
+       "sampling_params.choice.choices[1]"},
+  };
+  for (const auto& [format, field] : cases) {
+    const absl::Status status = InVllmFields(ValidateFormat(format), SamplingOptions());
+    EXPECT_EQ(GetErrorDetail(status).field, field);
+    EXPECT_THAT(std::string(status.message()), StartsWith(std::string(field) + ": "));
+  }
+  EXPECT_EQ(GetErrorDetail(InVllmFields(InvalidField("format", "x"), SamplingOptions())).field,
+            "sampling_params");
+}
+
+// bad input: Gateways | media; KV transfer; a rank; more than 16 answers; no choices; a
+//   `request_id` that is none | INVALID_ARGUMENT, the field named
 TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "input"},
@@ -159,12 +196,7 @@ TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
       {"text: 'x' kv_transfer_params {}", "kv_transfer_params"},
       {"text: 'x' kv_transfer_params_json: ''", "kv_transfer_params_json"},
       {"text: 'x' data_parallel_rank: 1", "data_parallel_rank"},
-      {"text: 'x' sampling_params { json_schema: '{}' }", "sampling_params.json_schema"},
-      {"text: 'x' sampling_params { regex: 'a' }", "sampling_params.regex"},
-      {"text: 'x' sampling_params { grammar: 'a' }", "sampling_params.grammar"},
-      {"text: 'x' sampling_params { structural_tag: 'a' }", "sampling_params.structural_tag"},
-      {"text: 'x' sampling_params { json_object: true }", "sampling_params.json_object"},
-      {"text: 'x' sampling_params { choice {} }", "sampling_params.choice"},
+      {"text: 'x' sampling_params { choice {} }", "sampling_params.choice.choices"},
       {"text: 'x' sampling_params { n: 17 }", "sampling_params.n"},
       {"text: 'x' sampling_params { n: 4294967295 }", "sampling_params.n"},
       {"text: 'x' request_id: 'a b'", "request_id"},
@@ -175,7 +207,6 @@ TEST(VllmRequest, WhatIsNotDoneIsRefusedByName) {
     EXPECT_EQ(GetErrorDetail(status).field, field) << text;
     EXPECT_THAT(std::string(status.message()), StartsWith(std::string(field) + ": "));
   }
-  EXPECT_TRUE(Converted("text: 'x' sampling_params { json_object: false }").ok());
   EXPECT_TRUE(Converted("text: 'x' data_parallel_rank: 0 sampling_params { n: 16 }").ok());
   EXPECT_FALSE(Converted("text: 'x' request_id: '" + std::string(257, 'a') + "'").ok());
   EXPECT_TRUE(Converted("text: 'x' request_id: '" + std::string(256, 'a') + "'").ok());
@@ -259,6 +290,9 @@ TEST(VllmAnswer, TheEndSaysStopOrLengthAndWhatMatched) {
   EXPECT_EQ(complete.cached_tokens(), 2u);
   EXPECT_EQ(complete.completion_tokens(), 5u);
   EXPECT_EQ(complete.matched_stop_case(), vllm_pb::GenerateComplete::MATCHED_STOP_NOT_SET);
+  event.reason = FinishReason::kCutOff;
+  SetEnd(event, complete);
+  EXPECT_EQ(complete.finish_reason(), "length") << "there is no other word for it";
   event.reason = FinishReason::kStopString;
   event.matched_stop = "\n\n";
   SetEnd(event, complete);

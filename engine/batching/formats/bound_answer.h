@@ -1,0 +1,92 @@
+// An answer that a format binds: which tokens may come next, and whether it became what the format
+// asks for.
+//
+// What else ends an answer gives way to the format, where both cannot be had:
+// - min_tokens. Ends of text and stop ids cannot be drawn before it, but where nothing else may
+//   come. Then they may, and end the answer.
+// - ignore_eos. The end of text cannot be drawn, but where nothing else may come.
+// - A stop id that the format does not take where it stands cannot be drawn. One that can be drawn
+//   ends the answer, complete or not, as does a stop string.
+//
+// Fill may run on any thread, while nothing else of this answer is called. All else is the step
+// thread's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/format/answer_guide.h"
+#include "engine/model/model_config.h"
+#include "engine/request/request.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace eta {
+
+class BoundAnswer {
+ public:
+  // What may come next.
+  enum class Next : uint8_t {
+    kAny,       // every token
+    kMasked,    // those of mask(), at least one
+    kNothing,   // no token: the answer is complete
+    kStuck,     // no token, and it is not complete
+    kNoMemory,  // Fill had no memory
+  };
+
+  // REQUIRES: the request has a format. `tokenizer` must outlive this. Of a prompt that ends inside
+  // of reasoning the answer goes on with it.
+  BoundAnswer(const Request& request, const ModelConfig& config, const Tokenizer& tokenizer);
+
+  // Finds out what may come next. Changes nothing else, so it may run again.
+  void Fill();
+
+  // Of the last Fill:
+  Next next() const { return next_; }
+  bool may_draw() const { return next_ == Next::kAny || next_ == Next::kMasked; }
+  // [MaskWords(V)]; empty where every token may come.
+  std::span<const uint32_t> mask() const {
+    return next_ == Next::kMasked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>();
+  }
+  std::chrono::nanoseconds fill_time() const { return fill_time_; }
+  // Why the answer ends where no token may come. OK: it is complete.
+  absl::Status Undrawn() const;
+
+  // Takes a drawn token that does not end the answer. INTERNAL, ANSWER_INVALID: the format does not
+  // take it.
+  absl::Status Accept(int32_t token);
+
+  bool complete() const { return guide_->Complete(); }
+  // Whether an answer that ended so is what the format asks for; INTERNAL, ANSWER_INVALID. One that
+  // was cut off, or stopped before it was complete, need not be.
+  absl::Status Check(FinishReason reason) const;
+
+ private:
+  // Takes what the prompt has written of the reasoning: its begin marker.
+  void BeginReasoning();
+  // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
+  void ForbidEnds();
+  void Forbid(std::span<const int32_t> ends);
+  void Allow(std::span<const int32_t> ends);
+  bool AnyAllowed() const;
+
+  const std::shared_ptr<const CompiledFormat> format_;
+  const std::unique_ptr<AnswerGuide> guide_;
+  const Tokenizer& tokenizer_;
+  const int64_t vocab_size_;
+  const int32_t min_tokens_;
+  std::vector<int32_t> early_ends_;  // that may not come before min_tokens
+  std::vector<int32_t> late_ends_;   // nor after it
+  std::vector<int32_t> taken_;       // of these: those that ForbidEnds took out
+  std::vector<uint32_t> mask_;
+  Next next_ = Next::kAny;
+  std::chrono::nanoseconds fill_time_{0};
+  int32_t num_tokens_ = 0;
+  std::string text_;  // special tokens as the vocabulary spells them
+};
+
+}  // namespace eta

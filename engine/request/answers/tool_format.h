@@ -1,0 +1,22 @@
+// The format of an answer whose calls of tools are enforced.
+#pragma once
+
+#include <optional>
+
+#include "engine/chat/chat.h"
+#include "engine/chat/tools/answer_form.h"
+#include "engine/request/answers/answer_format.h"
+
+namespace eta {
+
+// A structural tag of xgrammar's in the form of the model's own calls: one call or more where the
+// chat wants them (tool_choice required, or a tool by name), each with arguments that its tool's
+// parameters accept; of a model that calls bare exactly one. Else, with a strict tool, free text in
+// which calls are such. Absent: the answer is not bound. REQUIRES: ValidateChat; form.calls is
+// known.
+//
+// Whether there is one tells WantsToolFormat, of any chat.
+bool WantsToolFormat(const Chat& chat);
+std::optional<AnswerFormat> ToolFormat(const Chat& chat, const AnswerForm& form);
+
+}  // namespace eta

@@ -1,0 +1,302 @@
+// Formats of all kinds, compiled and followed by the library that this build has.
+#include "engine/format/library/grammar_library.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/format/compiler/helper_compiler.h"
+#include "gtest/gtest.h"
+#include "tests/testing/base/status_reason.h"
+#include "tests/testing/engine/fake_library.h"
+
+namespace eta {
+namespace {
+
+using Kind = AnswerFormatKind;
+using testing::Has;
+using testing::MaskOf;
+using testing::SmallVocabulary;
+using testing::TokenOf;
+
+class GrammarLibraryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGrammarLibrary()) GTEST_SKIP() << "built without formats of answers";
+    auto made = MakeGrammarLibrary(vocabulary_);
+    ASSERT_TRUE(made.ok()) << made.status();
+    library_ = *std::move(made);
+  }
+
+  std::shared_ptr<const CompiledFormat> Make(const AnswerFormat& format) const {
+    const auto compiled = library_->Compile(format);
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    if (!compiled.ok()) return nullptr;
+    auto read = library_->Read(format, *compiled);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read.value_or(nullptr);
+  }
+  std::string Refusal(const AnswerFormat& format) const {
+    const auto compiled = library_->Compile(format);
+    EXPECT_EQ(compiled.status().code(), absl::StatusCode::kInvalidArgument) << compiled.status();
+    return std::string(compiled.status().message());
+  }
+
+  // Whether the tokens of single bytes may follow each other and end there; the mask and the guide
+  // must agree.
+  bool Takes(const CompiledFormat& format, std::string_view text) const {
+    const auto guide = format.NewGuide();
+    for (const char c : text) {
+      const int32_t token = TokenOf(vocabulary_, std::string_view(&c, 1));
+      const auto mask = MaskOf(*guide, vocabulary_);
+      const bool taken = guide->Accept(token);
+      EXPECT_EQ(Has(mask, token), taken) << text << " at " << c;
+      if (!taken) return false;
+    }
+    const bool ends = Has(MaskOf(*guide, vocabulary_), vocabulary_.ends[0]);
+    EXPECT_EQ(ends, guide->Complete()) << text;
+    return ends;
+  }
+  // By the mask, and by the check of a whole answer alike.
+  void Expect(const AnswerFormat& format, const std::vector<std::string_view>& good,
+              const std::vector<std::string_view>& bad) const {
+    const auto made = Make(format);
+    ASSERT_NE(made, nullptr);
+    for (const std::string_view text : good) {
+      EXPECT_TRUE(Takes(*made, text)) << text;
+      EXPECT_TRUE(made->Check(text).ok()) << text << ": " << made->Check(text);
+    }
+    for (const std::string_view text : bad) {
+      EXPECT_FALSE(Takes(*made, text)) << text;
+      EXPECT_EQ(Reason(made->Check(text)), "ANSWER_INVALID") << text;
+    }
+  }
+
+  const FormatVocabulary vocabulary_ = SmallVocabulary();
+  std::unique_ptr<GrammarLibrary> library_;
+};
+
+TEST_F(GrammarLibraryTest, Schemas) {
+  Expect(
+      {.kind = Kind::kJsonSchema,
+       .source = R"({"type":"object","properties":{"z":{"type":"integer"},)"
+                 R"("a":{"enum":["x","y"]}},"required":["z","a"],"additionalProperties":false})"},
+      {R"({"z":1,"a":"x"})", R"({ "z": -12, "a": "y" })"},
+      {R"({"z":1})", R"({"z":1.5,"a":"x"})", R"({"z":1,"a":"w"})", R"({"z":1,"a":"x","b":1})", "[]",
+       ""});
+}
+
+TEST_F(GrammarLibraryTest, Objects) {
+  Expect({.kind = Kind::kJsonObject}, {"{}", R"({"a":[1,2,{"b":null}],"c":"d"})"},
+         {"[]", "1", R"({"a")", "{}x"});
+}
+
+TEST_F(GrammarLibraryTest, WhiteSpaceIsBounded) {
+  const auto object = Make({.kind = Kind::kJsonObject});
+  EXPECT_TRUE(Takes(*object, R"({  "a"  :  [  1  ,  2  ]  })"));
+  EXPECT_FALSE(Takes(*object, R"({   "a":1})"));
+  EXPECT_FALSE(Takes(*object, R"({"a":   1})"));
+  EXPECT_FALSE(Takes(*object, R"({"a":[1,   2]})"));
+}
+
+TEST_F(GrammarLibraryTest, RegularExpressions) {
+  Expect({.kind = Kind::kRegex, .source = "[A-Z]{2,3}-\\d+"}, {"AB-1", "ABC-1234"},
+         {"A-1", "AB-", "xAB-1", "AB-1x"});
+  // They match from end to end, whatever anchors say.
+  Expect({.kind = Kind::kRegex, .source = "^foo$"}, {"foo"}, {"foox", "xfoo"});
+}
+
+// bad input: Formats of answers | a regular expression with look-around, references back, flags,
+//   boundaries of words, classes of Unicode, or that is none | INVALID_ARGUMENT, field
+//   `format.regex`
+TEST_F(GrammarLibraryTest, RegularExpressionsThatCannotBeEnforcedAreRefused) {
+  for (const char* const regex : {"(?=a)b", "(?!a)b", "(?<=a)b", "(a)\\1", "\\bfoo", "\\p{L}+",
+                                  "(?i)abc", "a^b", "[", "(", "a{2,1}", "*"}) {
+    EXPECT_NE(Refusal({.kind = Kind::kRegex, .source = regex}), "") << regex;
+  }
+}
+
+TEST_F(GrammarLibraryTest, Grammars) {
+  Expect({.kind = Kind::kGrammar,
+          .source = "root ::= \"a\" more*\nmore ::= [x-z] | \"[\" root \"]\"\n"},
+         {"a", "axyz", "ax[a[ay]]"}, {"", "x", "a[a"});
+}
+
+// bad input: Formats of answers | a grammar without `root`, with a syntax error, an unknown rule,
+//   options of rules, or that no text fits | INVALID_ARGUMENT, field `format.grammar`
+TEST_F(GrammarLibraryTest, GrammarsThatAreNoneAreRefused) {
+  for (const char* const grammar :
+       {"top ::= \"a\"", "root ::= ", "root ::= \"a", "root ::= other", "root = \"a\"",
+        "root[temperature=0.5] ::= \"a\"", "root ::= a\na[capture] ::= \"a\""}) {
+    EXPECT_NE(Refusal({.kind = Kind::kGrammar, .source = grammar}), "") << grammar;
+  }
+}
+
+TEST_F(GrammarLibraryTest, Choices) {
+  Expect({.kind = Kind::kChoice, .choices = {"yes", "no", "not \"now\"\\\n", "h\xc3\xa9"}},
+         {"yes", "no", "not \"now\"\\\n", "h\xc3\xa9"}, {"", "y", "noo", "maybe", "h"});
+}
+
+TEST_F(GrammarLibraryTest, StructuralTags) {
+  const AnswerFormat format = {
+      .kind = Kind::kStructuralTag,
+      .source = R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<f="],)"
+                R"("tags":[{"type":"tag","begin":"<f=g>","content":{"type":"json_schema",)"
+                R"("json_schema":{"type":"object","properties":{"z":{"type":"null"},"a":{"type":)"
+                R"("null"}},"required":["z","a"]}},"end":"</f>"}]}})"};
+  Expect(format, {"free text", R"(call <f=g>{"z": null, "a": null}</f> done)"},
+         {"<f=h>", R"(<f=g>{"a":null,"z":null}</f>)", R"(<f=g>{"z":null})"});
+}
+
+TEST_F(GrammarLibraryTest, SpecialTokensAreNoText) {
+  const int32_t tool = TokenOf(vocabulary_, "[TOOL]");
+  const int32_t begin = TokenOf(vocabulary_, "<s>");
+  const int32_t end = vocabulary_.ends[0];
+  for (const AnswerFormat& format :
+       {AnswerFormat{.kind = Kind::kRegex, .source = "(.|\\n)*"},
+        AnswerFormat{.kind = Kind::kRegex, .source = "\\[TOOL\\]"},
+        AnswerFormat{.kind = Kind::kGrammar, .source = "root ::= [^x]*"},
+        AnswerFormat{.kind = Kind::kStructuralTag,
+        .source = R"({"type":"structural_tag","format":{"type":"any_text"}})"}}) {
+    const auto guide = Make(format)->NewGuide();
+    const auto mask = MaskOf(*guide, vocabulary_);
+    for (const int32_t special : {tool, begin}) {
+      EXPECT_FALSE(Has(mask, special));
+      EXPECT_FALSE(guide->Accept(special));
+    }
+    // Nor are those that the model has and the tokenizer has not.
+    for (auto id = static_cast<int32_t>(vocabulary_.tokens.size()); id < vocabulary_.size; ++id) {
+      EXPECT_FALSE(Has(mask, id));
+      EXPECT_FALSE(guide->Accept(id));
+    }
+    EXPECT_EQ(Has(mask, end), guide->Complete());
+  }
+}
+
+TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
+  const auto format = Make(
+      {.kind = Kind::kStructuralTag,
+       .source = R"({"type":"structural_tag","format":{"type":"sequence","elements":[)"
+                 R"({"type":"token","token":"[TOOL]"},{"type":"const_string","value":"ab"}]}})"});
+  const int32_t tool = TokenOf(vocabulary_, "[TOOL]");
+  const auto guide = format->NewGuide();
+  const auto mask = MaskOf(*guide, vocabulary_);
+  for (int32_t id = 0; id < vocabulary_.size; ++id) EXPECT_EQ(Has(mask, id), id == tool) << id;
+  ASSERT_TRUE(guide->Accept(tool));
+  EXPECT_FALSE(guide->Accept(tool));
+  ASSERT_TRUE(guide->Accept(TokenOf(vocabulary_, "ab")));
+  EXPECT_TRUE(guide->Complete());
+}
+
+TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
+  const auto format = Make(
+      {.kind = Kind::kJsonSchema,
+       .source =
+           R"({"type":"object","properties":{"ab":{"type":"array","items":{"type":"boolean"}},)"
+           R"("c":{"type":"string","maxLength":3}},"required":["ab","c"]})"});
+  const auto guide = format->NewGuide();
+  uint64_t random = 1;
+  for (int length = 0; length < 60; ++length) {
+    const auto mask = MaskOf(*guide, vocabulary_);
+    std::vector<int32_t> allowed;
+    for (int32_t id = 0; id < vocabulary_.size; ++id) {
+      const bool taken = guide->Accept(id);
+      if (taken) guide->Rollback(1);
+      ASSERT_EQ(Has(mask, id), taken) << length << ": " << vocabulary_.Bytes(id);
+      if (taken && id != vocabulary_.ends[0]) allowed.push_back(id);
+    }
+    ASSERT_EQ(MaskOf(*guide, vocabulary_), mask);
+    if (allowed.empty()) break;
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    ASSERT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
+  }
+  EXPECT_TRUE(guide->Complete());
+}
+
+TEST_F(GrammarLibraryTest, AnEndIsTakenWhereTheAnswerMayEndAndTakenBack) {
+  const auto guide = Make({.kind = Kind::kRegex, .source = "ab"})->NewGuide();
+  const int32_t end = vocabulary_.ends[0];
+  EXPECT_FALSE(guide->Accept(end));
+  ASSERT_TRUE(guide->Accept(TokenOf(vocabulary_, "ab")));
+  ASSERT_TRUE(guide->Accept(end));
+  EXPECT_EQ(MaskOf(*guide, vocabulary_), std::vector<uint32_t>((vocabulary_.size + 31) / 32));
+  EXPECT_FALSE(guide->Accept(end));
+  guide->Rollback(2);
+  EXPECT_FALSE(guide->Complete());
+  EXPECT_TRUE(guide->Accept(TokenOf(vocabulary_, "a")));
+}
+
+TEST_F(GrammarLibraryTest, ReasoningComesBeforeTheFormat) {
+  const AnswerFormat format = {.kind = Kind::kRegex,
+                               .source = "[0-9]+",
+                               .reasoning_begin = "<think>",
+                               .reasoning_end = "</think>"};
+  Expect(format, {"12", "<think>so\n</think>12", "<think></think>1"},
+         {"x", "<think>12", "<think>1</think>x", "12<think></think>"});
+}
+
+TEST_F(GrammarLibraryTest, ChecksNameWhereAnAnswerLeavesItsFormat) {
+  const auto format = Make({.kind = Kind::kRegex, .source = "ab+"});
+  EXPECT_EQ(format->Check("abx").message(),
+            "the answer is not what its format asks for: it leaves it at byte 2");
+  EXPECT_EQ(format->Check("a").message(),
+            "the answer is not what its format asks for: it ends too early, after 1 bytes");
+}
+
+TEST_F(GrammarLibraryTest, WhatIsNoCompiledFormatIsAnError) {
+  const AnswerFormat format = {.kind = Kind::kRegex, .source = "ab"};
+  const std::string good = *library_->Compile(format);
+  for (const std::string& bad :
+       {std::string(), std::string("{}"), std::string("[]"), std::string("null"),
+        std::string(200'000, '['), std::string("\xff\xfe"), good.substr(0, good.size() / 2),
+        good + "]", std::string(R"({"__VERSION__":"v0","grammar":null})")}) {
+    const auto read = library_->Read(format, bad);
+    if (read.ok()) {
+      EXPECT_EQ(bad, good + "]");  // its JSON reader stops at the end of the value
+      continue;
+    }
+    EXPECT_EQ(read.status().code(), absl::StatusCode::kInternal) << bad.substr(0, 80);
+  }
+}
+
+// bad input: Formats of answers | a regular expression or grammar that takes long to compile or to
+//   follow: nested repetitions, ambiguity, circles | INVALID_ARGUMENT, FORMAT_TOO_SLOW or
+//   FORMAT_TOO_LARGE within the deadline
+TEST_F(GrammarLibraryTest, HostileFormatsMeetTheirLimits) {
+  const auto helper = FormatHelper::Start({.memory_bytes = int64_t{256} << 20});
+  ASSERT_TRUE(helper.ok()) << helper.status();
+  const std::chrono::milliseconds limit(2000);
+  auto compiler = HelperCompiler::Create({.compile_timeout = limit}, **helper, vocabulary_);
+  ASSERT_TRUE(compiler.ok()) << compiler.status();
+  std::string regex = "(a|a)*";
+  for (int i = 0; i < 10; ++i) regex = "(" + regex + "|" + regex + ")*";
+  std::string circle = "root ::= root root | \"a\"\n";
+  for (const AnswerFormat& format :
+       {AnswerFormat{.kind = Kind::kRegex, .source = regex},
+        AnswerFormat{.kind = Kind::kRegex, .source = "((a{0,999}){0,999}){0,999}"},
+        AnswerFormat{.kind = Kind::kRegex,
+        .source = std::string(30'000, '(') + std::string(30'000, ')')},
+        AnswerFormat{.kind = Kind::kGrammar, .source = circle},
+        AnswerFormat{.kind = Kind::kGrammar, .source = "root ::= \"a\"{0,2000000000}"},
+        AnswerFormat{.kind = Kind::kGrammar, .source = "root ::= root"}}) {
+    const Clock::time_point begin = Clock::now();
+    const auto made = (*compiler)->Compile("", format, Clock::time_point::max());
+    EXPECT_LT(Clock::now() - begin, limit + std::chrono::seconds(2)) << format.source.substr(0, 40);
+    if (made.ok()) continue;
+    const std::string reason = Reason(made.status());
+    EXPECT_TRUE(reason == "INVALID_FIELD" || reason == "FORMAT_TOO_SLOW" ||
+                reason == "FORMAT_TOO_LARGE")
+        << format.source.substr(0, 40) << made.status();
+  }
+  EXPECT_TRUE((*compiler)
+                  ->Compile("", {.kind = Kind::kChoice, .choices = {"a"}}, Clock::time_point::max())
+                  .ok());
+}
+
+}  // namespace
+}  // namespace eta
