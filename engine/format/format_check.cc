@@ -10,6 +10,7 @@
 #include "engine/format/format_limits.h"
 #include "engine/format/schema/schema_check.h"
 #include "engine/format/structural_tag.h"
+#include "engine/request/answers/format_validation.h"
 
 namespace eta {
 namespace {
@@ -29,21 +30,21 @@ absl::Status CheckText(const std::string& field, std::string_view text, size_t m
 
 absl::Status CheckChoices(const AnswerFormat& format) {
   const std::string field = FieldOf(format.kind);
-  if (format.choices.empty() || format.choices.size() > kMaxChoices) {
+  if (format.choices.empty() || format.choices.size() > kMostChoices) {
     return InvalidField(
-        field, absl::StrCat("1 to ", kMaxChoices, " choices, not ", format.choices.size()));
+        field, absl::StrCat("1 to ", kMostChoices, " choices, not ", format.choices.size()));
   }
   size_t bytes = 0;
   std::set<std::string_view> seen;
   for (const std::string& choice : format.choices) {
     if (choice.empty()) return InvalidField(field, "a choice must not be empty");
     bytes += choice.size();
-    RETURN_IF_ERROR(CheckText(field, choice, kMaxFormatBytes));
+    RETURN_IF_ERROR(CheckText(field, choice, kMostFormatBytes));
     if (!seen.insert(choice).second) return InvalidField(field, "no choice may be there twice");
   }
-  if (bytes > kMaxFormatBytes) {
+  if (bytes > kMostFormatBytes) {
     return InvalidField(field,
-                        absl::StrCat("at most ", kMaxFormatBytes, " bytes in all, not ", bytes));
+                        absl::StrCat("at most ", kMostFormatBytes, " bytes in all, not ", bytes));
   }
   return absl::OkStatus();
 }
@@ -59,31 +60,13 @@ absl::Status CheckReasoning(const AnswerFormat& format) {
 
 }  // namespace
 
-std::string FieldOf(AnswerFormatKind kind) {
-  switch (kind) {
-    case AnswerFormatKind::kJsonSchema:
-      return "format.json_schema";
-    case AnswerFormatKind::kJsonObject:
-      return "format.json_object";
-    case AnswerFormatKind::kRegex:
-      return "format.regex";
-    case AnswerFormatKind::kGrammar:
-      return "format.grammar";
-    case AnswerFormatKind::kChoice:
-      return "format.choice";
-    case AnswerFormatKind::kStructuralTag:
-      return "format.structural_tag";
-  }
-  return "format";
-}
-
 absl::Status CheckFormat(const AnswerFormat& format, const FormatVocabulary& vocabulary) {
   RETURN_IF_ERROR(CheckReasoning(format));
   if (format.kind == AnswerFormatKind::kChoice) return CheckChoices(format);
   if (format.kind == AnswerFormatKind::kJsonObject) return absl::OkStatus();
   const std::string field = FieldOf(format.kind);
   if (format.source.empty()) return InvalidField(field, "must not be empty");
-  RETURN_IF_ERROR(CheckText(field, format.source, kMaxFormatBytes));
+  RETURN_IF_ERROR(CheckText(field, format.source, kMostFormatBytes));
   if (format.kind == AnswerFormatKind::kJsonSchema) return CheckSchema(format.source);
   if (format.kind == AnswerFormatKind::kStructuralTag) {
     return ReadStructuralTag(format.source, vocabulary).status();

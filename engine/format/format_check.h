@@ -1,8 +1,6 @@
 // Whether a format of an answer may be compiled at all, told before anything is spent on it.
 #pragma once
 
-#include <string>
-
 #include "absl/status/status.h"
 #include "engine/format/vocabulary.h"
 #include "engine/request/answers/answer_format.h"
@@ -13,8 +11,5 @@ namespace eta {
 // choices, no choice or one twice, a schema that cannot be enforced (schema/schema_check.h).
 // `vocabulary` is the model's. Takes time in proportion to the text.
 absl::Status CheckFormat(const AnswerFormat& format, const FormatVocabulary& vocabulary);
-
-// The field of a request that names formats of a kind.
-std::string FieldOf(AnswerFormatKind kind);
 
 }  // namespace eta

@@ -12,6 +12,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/format/format_limits.h"
 #include "engine/format/schema/schema_check.h"
+#include "engine/request/answers/format_validation.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -146,7 +147,7 @@ class Reader {
 absl::StatusOr<StructuralTag> ReadStructuralTag(std::string_view text,
                                                 const FormatVocabulary& vocabulary) {
   const absl::Status sound =
-      CheckJson(kField, text, {.max_bytes = kMaxFormatBytes, .max_depth = kMaxTagDepth});
+      CheckJson(kField, text, {.max_bytes = kMostFormatBytes, .max_depth = kMaxTagDepth});
   if (!sound.ok()) return InvalidField(kField, std::string(sound.message()));
   Tree tree(Json::parse(text, nullptr, /*allow_exceptions=*/false));
   RETURN_IF_ERROR(ToTree(tree.root()));

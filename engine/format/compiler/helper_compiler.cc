@@ -9,6 +9,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/format/format_check.h"
 #include "engine/format/helper/byte_text.h"
+#include "engine/request/answers/format_validation.h"
 
 namespace eta {
 namespace {

@@ -38,10 +38,14 @@ std::string_view Name(AnswerFormatKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+std::string FieldOf(AnswerFormatKind kind) {
+  return absl::StrCat("format.", std::string(Name(kind)));
+}
+
 absl::Status ValidateFormat(const AnswerFormat& format) {
   if (format.kind == AnswerFormatKind::kJsonObject) return absl::OkStatus();
   if (format.kind == AnswerFormatKind::kChoice) return CheckChoices(format);
-  const std::string field = absl::StrCat("format.", std::string(Name(format.kind)));
+  const std::string field = FieldOf(format.kind);
   if (format.source.empty()) return InvalidField(field, "must not be empty");
   if (format.source.size() > kMostFormatBytes) {
     return InvalidField(field, absl::StrCat("at most ", kMostFormatBytes, " bytes"));

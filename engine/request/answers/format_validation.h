@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -17,6 +18,8 @@ inline constexpr size_t kMostChoices = 1024;
 // "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag": the field of
 // `format`, and what logs and metrics call it.
 std::string_view Name(AnswerFormatKind kind);
+// The field of a request: "format.json_schema", ...
+std::string FieldOf(AnswerFormatKind kind);
 
 // InvalidField, as in format.regex or format.choice.choices[3]: the bytes of a source, the number
 // and bytes of choices, none empty, no two equal; UTF-8.

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
-#include "engine/format/format_limits.h"
 #include "engine/format/helper/byte_text.h"
 #include "engine/format/library/choice_grammar.h"
+#include "engine/request/answers/format_validation.h"
 #include "gtest/gtest.h"
 #include "tests/testing/engine/fake_library.h"
 
@@ -69,7 +69,7 @@ TEST(CheckFormat, ChoicesHaveLimits) {
   std::vector<std::string> many;
   for (int i = 0; i < 1'000'000; ++i) many.push_back(absl::StrCat(i));
   EXPECT_EQ(said(many), "format.choice: 1 to 1024 choices, not 1000000");
-  many.resize(kMaxChoices);
+  many.resize(kMostChoices);
   EXPECT_EQ(said(many), "");
   EXPECT_EQ(said({"a", ""}), "format.choice: a choice must not be empty");
   EXPECT_EQ(said({"a", "b", "a"}), "format.choice: no choice may be there twice");
