@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/format/token_mask.h"
 #include "kernels/params/sampling.h"
 
 namespace eta {
@@ -15,10 +16,6 @@ constexpr int32_t kWordBits = 32;
 
 absl::Status Invalid(const std::string& message) {
   return MakeError(absl::StatusCode::kInternal, message, {.reason = "ANSWER_INVALID"});
-}
-
-uint32_t BitOf(int32_t token) {
-  return uint32_t{1} << (token % kWordBits);
 }
 
 }  // namespace
@@ -77,7 +74,7 @@ void BoundAnswer::ForbidEnds() {
     next_ = Next::kMasked;
   }
   if (const auto rest = static_cast<int32_t>(vocab_size_ % kWordBits); rest > 0) {
-    mask_.back() &= BitOf(rest) - 1;
+    mask_.back() &= (uint32_t{1} << rest) - 1;
   }
   Forbid(ends);
   if (!AnyAllowed()) Allow(taken_);
@@ -87,15 +84,14 @@ void BoundAnswer::ForbidEnds() {
 void BoundAnswer::Forbid(std::span<const int32_t> ends) {
   taken_.clear();
   for (const int32_t id : ends) {
-    uint32_t& word = mask_[static_cast<size_t>(id / kWordBits)];
-    if ((word & BitOf(id)) == 0) continue;
-    word &= ~BitOf(id);
+    if (!HasToken(mask_, id)) continue;
+    RemoveToken(mask_, id);
     taken_.push_back(id);
   }
 }
 
 void BoundAnswer::Allow(std::span<const int32_t> ends) {
-  for (const int32_t id : ends) mask_[static_cast<size_t>(id / kWordBits)] |= BitOf(id);
+  for (const int32_t id : ends) AddToken(mask_, id);
 }
 
 bool BoundAnswer::AnyAllowed() const {

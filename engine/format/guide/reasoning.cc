@@ -1,5 +1,8 @@
 #include "engine/format/guide/reasoning.h"
 
+#include "engine/format/token_mask.h"
+#include "kernels/params/sampling.h"
+
 namespace eta {
 
 Reasoning::Reasoning(std::string begin, std::string end,
@@ -9,19 +12,15 @@ Reasoning::Reasoning(std::string begin, std::string end,
       end_(std::move(end)),
       vocabulary_(std::move(vocabulary)),
       borders_(Borders(end_)) {
-  const auto size = static_cast<size_t>(vocabulary_->size);
-  std::vector<uint32_t> all((size + 31) / 32, ~uint32_t{0});
-  const auto clear = [](std::vector<uint32_t>& mask, size_t id) {
-    mask[id / 32] &= ~(uint32_t{1} << (id % 32));
-  };
-  for (size_t id = size; id < all.size() * 32; ++id) clear(all, id);
-  for (const int32_t id : vocabulary_->ends) clear(all, static_cast<size_t>(id));
+  std::vector<uint32_t> all(MaskWords(vocabulary_->size), 0);
+  for (int32_t id = 0; id < vocabulary_->size; ++id) AddToken(all, id);
+  for (const int32_t id : vocabulary_->ends) RemoveToken(all, id);
   masks_.assign(end_.size(), all);
   for (size_t matched = 0; matched < end_.size(); ++matched) {
     for (size_t id = 0; id < vocabulary_->tokens.size(); ++id) {
       const Progress after = Advance(matched, vocabulary_->tokens[id]);
       if (!after.ended || Fits(after.rest, make_matcher)) continue;
-      clear(masks_[matched], id);
+      RemoveToken(masks_[matched], static_cast<int32_t>(id));
     }
   }
   openings_.resize(begin_.size());

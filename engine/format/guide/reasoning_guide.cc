@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/format/token_mask.h"
+
 namespace eta {
 
 ReasoningGuide::ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher)
@@ -28,9 +30,7 @@ bool ReasoningGuide::Fill(std::span<uint32_t> mask) {
   } else if (!direct_->Fill(mask)) {
     return false;
   }
-  for (const int32_t id : reasoning_->Openings(state_.matched)) {
-    mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
-  }
+  for (const int32_t id : reasoning_->Openings(state_.matched)) AddToken(mask, id);
   return true;
 }
 

@@ -22,6 +22,8 @@
 #include "engine/format/library/xgrammar_matcher.h"
 #include "engine/format/schema/schema_check.h"
 #include "engine/format/structural_tag.h"
+#include "engine/format/token_mask.h"
+#include "kernels/params/sampling.h"
 #include "xgrammar/xgrammar.h"
 
 namespace eta {
@@ -184,19 +186,17 @@ class XgrammarLibrary final : public GrammarLibrary {
 
   // One that the mask allows, and that ends nothing.
   std::optional<int32_t> DrawOf(std::vector<uint32_t>& mask, std::minstd_rand& random) const {
-    for (const int32_t id : vocabulary_->ends) {
-      mask[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
-    }
+    for (const int32_t id : vocabulary_->ends) RemoveToken(mask, id);
     std::vector<int32_t> allowed;
     for (int32_t id = 0; id < vocabulary_->size; ++id) {
-      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0) allowed.push_back(id);
+      if (HasToken(mask, id)) allowed.push_back(id);
     }
     if (allowed.empty()) return std::nullopt;
     return allowed[random() % allowed.size()];
   }
 
   std::vector<uint32_t> Words() const {
-    return std::vector<uint32_t>((static_cast<size_t>(vocabulary_->size) + 31) / 32, 0);
+    return std::vector<uint32_t>(MaskWords(vocabulary_->size), 0);
   }
 
   // Special tokens are no text: no part of an answer but where a structural tag names them.
@@ -204,7 +204,7 @@ class XgrammarLibrary final : public GrammarLibrary {
     std::vector<uint32_t> words = Words();
     for (const int32_t id : vocabulary_->special) {
       if (vocabulary_->IsEnd(id) || std::ranges::binary_search(tag.tokens, id)) continue;
-      words[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+      AddToken(words, id);
     }
     return words;
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/format/token_mask.h"
+
 namespace eta {
 namespace {
 
@@ -69,8 +71,7 @@ bool XgrammarMatcher::Fill(std::span<uint32_t> mask) {
 
 bool XgrammarMatcher::Accept(int32_t token) {
   if (token < 0 || token >= grammar_->vocabulary_size) return false;
-  const auto id = static_cast<size_t>(token);
-  if ((grammar_->forbidden[id / 32] >> (id % 32) & 1) != 0 || TooSlow()) return false;
+  if (HasToken(grammar_->forbidden, token) || TooSlow()) return false;
   const Meter meter(time_);
   ++tokens_;
   return OrElse(false, [&] { return matcher_.AcceptToken(token); });
