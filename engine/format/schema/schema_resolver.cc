@@ -45,25 +45,6 @@ std::vector<uint32_t> JoinedFirst(const SchemaModel& model) {
   return order;
 }
 
-Types TypeOfValue(const JsonValue& value) {
-  switch (value.kind) {
-    case JsonKind::kNull:
-      return kNullType;
-    case JsonKind::kFalse:
-    case JsonKind::kTrue:
-      return kBooleanType;
-    case JsonKind::kNumber:
-      return kNumberType;
-    case JsonKind::kString:
-      return kStringType;
-    case JsonKind::kArray:
-      return kArrayType;
-    case JsonKind::kObject:
-      return kObjectType;
-  }
-  return 0;
-}
-
 class Resolver {
  public:
   explicit Resolver(SchemaModel& model) : model_(model), order_(JoinedFirst(model)) {}
@@ -114,7 +95,7 @@ class Resolver {
       if (node.never) continue;
       if (node.HasValues()) {
         for (const uint32_t value : node.values)
-          node.value_types |= TypeOfValue(model_.text[value]);
+          node.value_types |= TypesOf(model_.text[value].kind, model_.text[value].text);
       } else if (node.Joins()) {
         ForEachJoined(node,
                       [&](uint32_t other) { node.value_types |= model_.nodes[other].value_types; });

@@ -14,6 +14,8 @@ uint64_t KeyOf(uint32_t node, uint32_t value) {
   return uint64_t{node} << 32 | value;
 }
 
+}  // namespace
+
 Types TypesOf(JsonKind kind, std::string_view text) {
   switch (kind) {
     case JsonKind::kNull:
@@ -32,8 +34,6 @@ Types TypesOf(JsonKind kind, std::string_view text) {
   }
   return 0;
 }
-
-}  // namespace
 
 bool ValueCheck::Accepts(uint32_t node, uint32_t value) {
   frames_.clear();

@@ -11,6 +11,9 @@
 
 namespace eta::schema {
 
+// The types that a value of this kind has; `text` is how a number is written.
+Types TypesOf(JsonKind kind, std::string_view text);
+
 // Not thread-safe. `model` has no node that holds itself without an end.
 class ValueCheck {
  public:
