@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/testing/base/error_details.h"
+#include "tests/testing/engine/tagged_form.h"
 #include "tests/testing/service/service_fixture.h"
 
 namespace eta::testing {
@@ -15,15 +16,8 @@ using ::testing::ElementsAre;
 constexpr char kCall[] =
     "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
 
-AnswerForm TaggedForm() {
-  AnswerForm form;
-  form.shows_tools = true;
-  form.calls = CallSyntax::kTagged;
-  form.begin = "<tool_call>\n{\"name\": \"";
-  form.middle = "\", \"arguments\": ";
-  form.end = "}\n</tool_call>";
-  form.reasoning_begin = "<think>";
-  form.reasoning_end = "</think>";
+AnswerForm MarkedForm() {
+  AnswerForm form = TaggedForm();
   form.marks = {{.id = 9, .text = "<think>"}};
   return form;
 }
@@ -42,7 +36,7 @@ class ToolsTest : public ServiceTest {
  protected:
   void SetUp() override {
     Serve();
-    engine_->AnswerAs(TaggedForm());
+    engine_->AnswerAs(MarkedForm());
   }
 
   // All of an answer in one message.
@@ -106,7 +100,7 @@ TEST_F(ToolsTest, WhatIsHeldBackComesWithTheEnd) {
 }
 
 TEST_F(ToolsTest, ThePromptMayHaveBegunToReason) {
-  engine_->AnswerAs(TaggedForm(), /*in_reasoning=*/true);
+  engine_->AnswerAs(MarkedForm(), /*in_reasoning=*/true);
   v1::GenerateRequest request = AskForWeather();
   request.mutable_chat()->clear_tools();
   request.mutable_output()->set_reasoning(true);

@@ -5,12 +5,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/engine/tagged_form.h"
 
 namespace eta {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::TaggedForm;
 
 constexpr char kSchema[] = R"({"type":"object","properties":{"b":{},"a":{}}})";
 
@@ -19,17 +21,6 @@ Chat TwoTools() {
   chat.messages.push_back({.role = "user", .content = "x"});
   chat.tools = {{.name = "f", .parameters_json = kSchema}, {.name = "g"}};
   return chat;
-}
-
-AnswerForm TaggedForm() {
-  AnswerForm form;
-  form.calls = CallSyntax::kTagged;
-  form.begin = "<tool_call>\n{\"name\": \"";
-  form.middle = "\", \"arguments\": ";
-  form.end = "}\n</tool_call>";
-  form.reasoning_begin = "<think>";
-  form.reasoning_end = "</think>";
-  return form;
 }
 
 std::string SourceOf(const Chat& chat, const AnswerForm& form) {
