@@ -2,7 +2,8 @@
 //
 // A group of a panel is unpacked and multiplied with up to 16 rows of activations at once. So few
 // rows (decode) stream the weights once, and of many rows (prefill) unpacking is a small share. A
-// task takes some panels and as many tiles of rows as stay in L2 beside a panel.
+// task takes some panels and as many tiles of rows as stay in L2 beside a panel. With AMX, tiles of
+// 16 rows are multiplied there: to the same bits, so rows of decode and prefill go the same way.
 
 #include "kernels/cpu/packed/packed_matmul.h"
 
@@ -21,6 +22,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/packed/packed_matmul.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/cpu/packed/amx_product-inl.h"
 #include "kernels/cpu/packed/panel_group-inl.h"
 #include "kernels/cpu/packed/panel_product-inl.h"
 #include "kernels/cpu/simd/product_output-inl.h"
@@ -143,12 +145,40 @@ void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Out
   }
 }
 
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+// The same with AMX for tiles of 16 rows. Only the last tiles of all are lower.
+template <GgmlType kType>
+void MultiplyPartWithAmx(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
+                         const Part& part) {
+  static_assert(kTallestTile == kAmxRows);
+  int64_t end = part.first_tile;
+  while (end < part.last_tile && rows.tiles.tile(end).height == kTallestTile) ++end;
+  MultiplyPart<kType, true>(rows, weight, output,
+                            {part.first_panel, part.last_panel, end, part.last_tile});
+  if (end == part.first_tile) return;
+  thread_local Scratch scratch;
+  auto* numbers = scratch.Reserve<uint8_t>(rows.num_groups * kUnpackedBytes);
+  const AmxTiles in_use(AmxDepthOf<kType>());
+  for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+    UnpackPanel<kType>(weight, panel, numbers);
+    for (int64_t i = part.first_tile; i < end; ++i) {
+      const RowTile tile = rows.tiles.tile(i);
+      AmxProduct<kType>(rows.tile(i), weight, panel, numbers, output, tile.row, tile.rows,
+                        panel * int64_t{kPackedChannels});
+    }
+  }
+}
+#endif
+
 // The ways in which this target multiplies.
-enum class Way { kPlain, kVnni };
+enum class Way { kPlain, kVnni, kAmx };
 
 template <GgmlType kType>
 void MultiplyPart([[maybe_unused]] Way way, const QuantizedTiles& rows, const BlockRows& weight,
                   const Output& output, const Part& part) {
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+  if (way == Way::kAmx) return MultiplyPartWithAmx<kType>(rows, weight, output, part);
+#endif
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
   if (way == Way::kVnni) return MultiplyPart<kType, true>(rows, weight, output, part);
 #endif
@@ -177,9 +207,9 @@ void MultiplyPart(Way way, const QuantizedTiles& rows, const BlockRows& weight,
   }
 }
 
-Way WayOfThisProcessor() {
+Way WayOfThisProcessor([[maybe_unused]] const Context& context) {
 #if HWY_TARGET == HWY_AVX3
-  if (HasVnni()) return Way::kVnni;
+  if (HasVnni()) return context.amx && HasAmxBytes() ? Way::kAmx : Way::kVnni;
 #elif HWY_TARGET == HWY_AVX2
   if (HasAvxVnni()) return Way::kVnni;
 #endif
@@ -198,7 +228,7 @@ void MultiplyRows(const Context& context, const QuantizedTiles& rows, const Bloc
   const int64_t wanted = 8 * context.workers.num_threads();
   const int64_t panels = std::max<int64_t>(1, groups * num_panels / wanted);
   const int64_t parts = (num_panels + panels - 1) / panels;
-  const Way way = WayOfThisProcessor();
+  const Way way = WayOfThisProcessor(context);
   context.workers.Run(groups * parts, [&](int64_t task, int) {
     const int64_t panel = task % parts * panels;
     const int64_t tile = task / parts * tiles;
