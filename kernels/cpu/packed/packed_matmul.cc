@@ -32,7 +32,7 @@ namespace eta::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows whose sums stay in registers beside the numbers of a group.
+// Rows that share an unpacked group. Their sums stay in registers or, of fewer registers, in L1.
 constexpr int64_t kTallestTile = HWY_MAX_BYTES >= 64 ? 16 : 8;
 
 // Bytes of a task's rows, which share L2 with a panel.
