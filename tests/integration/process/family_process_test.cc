@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kRoot = ETA_SOURCE_DIR "/tests/golden/families/";
 constexpr int kFamilyVocabulary = 257;
-constexpr int kWindow = 176;  // of mistral-window and qwen2-window
+constexpr int kWindow = 176;  // of the models with a window
 
 v1::GenerateRequest FamilyPrompt(int tokens, int max_tokens) {
   v1::GenerateRequest request;
