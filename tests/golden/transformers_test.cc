@@ -1,6 +1,6 @@
 // Checkpoints as Hugging Face transformers writes them, and its logits: LLaMA with its head sizes,
-// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2 and Qwen3, biases, windows
-// and every scaling of RoPE (golden/families/make_families.py).
+// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3 and SmolLM3, biases,
+// windows, layers without RoPE and every scaling of it (golden/families/make_families.py).
 
 #include <algorithm>
 #include <cmath>
@@ -111,7 +111,7 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Case, GoldenTransformers, ::testing::ValuesIn(Cases()), CaseTitle);
 
 TEST(GoldenTransformersFiles, AreThere) {
-  EXPECT_GE(CaseNames().size(), 21u) << kRoot;
+  EXPECT_GE(CaseNames().size(), 24u) << kRoot;
 }
 
 }  // namespace

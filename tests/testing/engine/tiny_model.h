@@ -25,6 +25,7 @@ struct TinyModelOptions {
   std::string model_type;
   bool attention_bias = false;
   std::optional<int32_t> sliding_window;
+  std::optional<int32_t> no_rope_layer_interval;  // of model_type smollm3
   // Fields of the same names in config.json, after "eta_"; absent: they are not there.
   std::optional<std::string> index;
   std::optional<int32_t> sink_blocks;

@@ -338,7 +338,14 @@ std::vector<Shape> Families() {
             .head_dim = 96,
             .model_type = "qwen3",
             .attention_bias = true,
-            .tied = false}}};
+            .tied = false}},
+          {"SmolLM3SecondLayerWithoutRope",
+           {.num_layers = 3,
+            .num_query_heads = 4,
+            .num_kv_heads = 1,
+            .head_dim = 64,
+            .model_type = "smollm3",
+            .no_rope_layer_interval = 2}}};
 }
 
 class Family : public ::testing::TestWithParam<Shape> {
