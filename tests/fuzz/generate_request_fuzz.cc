@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "engine/base/utf8.h"
 #include "engine/chat/tools/call_object.h"
@@ -26,8 +27,9 @@ using eta::fuzz::Require;
 
 constexpr int32_t kVocabulary = 100;
 
-// Of a plain model: with relative thresholds, or without.
-eta::EngineInfo Model(bool gated, bool relative) {
+// Of a plain model: with relative thresholds, or without. Its template shows tools if `relative` or
+// `calls`, and writes calls in a form that is read if `calls`.
+eta::EngineInfo Model(bool gated, bool relative, bool calls) {
   eta::EngineInfo info{};
   info.config.vocab_size = kVocabulary;
   info.config.num_layers = 2;
@@ -37,6 +39,8 @@ eta::EngineInfo Model(bool gated, bool relative) {
   info.config.gate = gated ? eta::Gate::kSilu : eta::Gate::kNone;
   if (relative) info.config.index = eta::IndexKind::kOutlier;
   if (gated) info.chat_refusal = "this model has no chat template";
+  info.answer_form.shows_tools = relative || calls;
+  if (calls) info.answer_form.calls = eta::CallSyntax::kTagged;
   return info;
 }
 
@@ -193,10 +197,17 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const eta::EngineInfo models[] = {Model(false, false), Model(true, false),
-                                           Model(false, true), Model(true, true)};
+  static const std::vector<eta::EngineInfo> models = [] {
+    std::vector<eta::EngineInfo> all;
+    for (const bool calls : {false, true}) {
+      for (const bool relative : {false, true}) {
+        for (const bool gated : {false, true}) all.push_back(Model(gated, relative, calls));
+      }
+    }
+    return all;
+  }();
   eta::fuzz::InputReader reader(data, size);
-  const eta::EngineInfo& model = models[reader.Byte() & 3];
+  const eta::EngineInfo& model = models[reader.Byte() & 7];
   eta::v1::GenerateRequest message;
   if (!eta::fuzz::ReadMessage(reader, message)) return 0;
   if (message.has_format()) CheckFormat(message.format());

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/request/answers/format_validation.h"
@@ -40,6 +41,46 @@ void RequireRefusal(const absl::Status& status) {
   Require(OfThatApi(eta::GetErrorDetail(status).field));
 }
 
+// An answer in two chunks, of the request's ids, whose tokens have as many alternatives as asked
+// for.
+void CheckAnswer(const std::vector<int32_t>& ids, const eta::OutputOptions& options) {
+  eta::DeltaEvent delta;
+  delta.ids = ids;
+  for (const int32_t id : ids) {
+    eta::TokenDetail token;
+    token.id = id;
+    token.logprob = -1.0f;
+    token.top.resize(static_cast<size_t>(options.logprobs.value_or(0)),
+                     {.id = id, .logprob = -1.0f});
+    delta.logprobs.push_back(token);
+  }
+  eta::vllm_pb::GenerateResponse chunks[2];
+  for (eta::vllm_pb::GenerateResponse& chunk : chunks) {
+    eta::vllm_pb::GenerateStreamChunk& to = *chunk.mutable_chunk();
+    eta::AppendTokens(delta, options, *to.mutable_token_ids(), to.mutable_output_logprobs());
+    Require(static_cast<size_t>(to.token_ids_size()) == ids.size());
+    Require(to.output_logprobs().token_ids_size() == (options.logprobs ? to.token_ids_size() : 0));
+  }
+  Require(eta::Merge(chunks[0], chunks[1]));
+  Require(static_cast<size_t>(chunks[0].chunk().token_ids_size()) == 2 * ids.size());
+  eta::vllm_pb::InputLogProbs prompt;
+  for (int part = 0; part < 2; ++part) {
+    eta::AppendPrompt(delta.logprobs, options, ids.front(), prompt);
+  }
+  Require(static_cast<size_t>(prompt.token_ids_size()) == 2 * ids.size() + 1);
+  for (const eta::FinishReason reason : {eta::FinishReason::kLength, eta::FinishReason::kStopString,
+                                         eta::FinishReason::kStopToken}) {
+    eta::FinishedEvent finished;
+    finished.reason = reason;
+    finished.matched_id = ids.front();
+    finished.matched_stop = "stop";
+    eta::vllm_pb::GenerateComplete complete;
+    eta::SetEnd(finished, complete);
+    Require(complete.finish_reason() == (reason == eta::FinishReason::kLength ? "length" : "stop"));
+  }
+  Require(!eta::Merge(chunks[0], eta::vllm_pb::GenerateResponse()));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -69,6 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt);
   Require(ids == nullptr || (!ids->empty() && !request.parse_special));
+  if (ids != nullptr) CheckAnswer(*ids, request.output);
   Require(request.output.ids && request.output.end_id && !request.output.text);
   Require(request.stopping.fit_max_tokens == !message.sampling_params().has_max_tokens());
   Require(message.sampling_params().top_p() != 0.0f || request.sampling.top_p == 1.0f);
