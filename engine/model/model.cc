@@ -2,24 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
+#include "engine/model/weights/index_metric.h"
+#include "engine/model/weights/weight_loader.h"
 #include "kernels/checks.h"
 #include "kernels/params/calibration.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
-#include "kernels/weights/block_scales.h"
-#include "kernels/weights/host_rows.h"
 
 namespace eta {
 
@@ -59,127 +54,6 @@ struct Model::Workspace {
   std::vector<int32_t> tokens_read;      // [R, HKV]
   std::vector<int32_t> values_read;      // [R, HKV]
 };
-
-namespace {
-
-absl::Status UploadFloats(Backend& backend, std::span<const float> values,
-                          std::unique_ptr<Buffer>& buffer) {
-  ASSIGN_OR_RETURN(buffer, backend.Allocate(values.size_bytes()));
-  backend.Upload(buffer->data(), values.data(), values.size_bytes());
-  return absl::OkStatus();
-}
-
-// Loads tensors one matrix at a time, each as it is stored, so that the peak is the weights plus
-// one matrix of the file.
-class WeightLoader {
- public:
-  WeightLoader(const TensorSource& source, Backend& backend, bool allow_nonfinite,
-               WeightFormat format)
-      : source_(source), backend_(backend), allow_nonfinite_(allow_nonfinite), format_(format) {}
-
-  // The named tensors, stacked.
-  void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
-    std::vector<StoredTensor> tensors;
-    std::vector<HostMatrix> parts;
-    for (const std::string& name : names) tensors.push_back(ReadStored(name));
-    if (!status_.ok()) return;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const TensorInfo& info = Info(names[i]);
-      const auto& blocks = tensors[i].blocks;
-      parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
-                       blocks ? &*blocks : nullptr, KeepsEight(names[i])});
-    }
-    auto packed = backend_.Pack(parts, format_);
-    status_ = packed.status();
-    if (packed.ok()) matrix = *std::move(packed);
-  }
-
-  // Small tensors that stay float32, one after the other.
-  void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
-    std::vector<float> values;
-    for (const std::string& name : names) {
-      const std::vector<std::byte> bytes = Read(name);
-      if (!status_.ok()) return;
-      const DType dtype = Info(name).dtype;
-      const auto count = static_cast<int64_t>(bytes.size() / SizeOf(dtype));
-      for (int64_t i = 0; i < count; ++i) values.push_back(LoadElement(dtype, bytes.data(), i));
-    }
-    status_ = UploadFloats(backend_, values, buffer);
-  }
-
-  // Whether the two tensors are the same to the last bit.
-  bool Equal(const std::string& a, const std::string& b) {
-    const StoredTensor first = ReadStored(a);
-    const StoredTensor second = ReadStored(b);
-    const auto type = [](const StoredTensor& tensor) {
-      return tensor.blocks ? std::optional(tensor.blocks->type) : std::nullopt;
-    };
-    return Info(a).dtype == Info(b).dtype && type(first) == type(second) &&
-           first.bytes == second.bytes;
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  // Four bits of these cost more than four bits of all the others: under int4 they keep eight.
-  static bool KeepsEight(std::string_view name) {
-    constexpr std::string_view kKept[] = {"embed_tokens.weight", "lm_head.weight", "k_proj.weight",
-                                          "v_proj.weight", "down_proj.weight"};
-    return std::any_of(std::begin(kKept), std::end(kKept),
-                       [&](std::string_view kept) { return name.ends_with(kept); });
-  }
-
-  const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
-
-  std::vector<std::byte> Read(const std::string& name) {
-    if (!status_.ok()) return {};
-    auto bytes = source_.Read(name);
-    status_ = bytes.status();
-    if (!status_.ok()) return {};
-    CheckFinite(name, FirstNonFinite(*bytes, Info(name).dtype));
-    return *std::move(bytes);
-  }
-
-  StoredTensor ReadStored(const std::string& name) {
-    if (!status_.ok()) return {};
-    auto tensor = source_.ReadStored(name);
-    status_ = tensor.status();
-    if (!status_.ok()) return {};
-    if (!tensor->blocks) {
-      CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
-      if (status_.ok()) CheckRange(name, tensor->bytes);
-    } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
-      Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
-    }
-    return *std::move(tensor);
-  }
-
-  void CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
-    if (nonfinite) Refuse(name, absl::StrCat("element ", *nonfinite, " is NaN or infinite"));
-  }
-  // What blocks that are made at load do not hold would become NaN there.
-  void CheckRange(const std::string& name, std::span<const std::byte> numbers) {
-    const bool eight = format_ == WeightFormat::kInt4 && KeepsEight(name);
-    const WeightFormat format = eight ? WeightFormat::kInt8 : format_;
-    if (format == WeightFormat::kNative) return;
-    const auto over = FirstOverMost(numbers, Info(name).dtype, format);
-    if (!over) return;
-    Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold",
-                                 *over, MostWeight(format), Name(format)));
-  }
-  void Refuse(const std::string& name, const std::string& sentence) {
-    if (allow_nonfinite_) return;
-    status_ = absl::FailedPreconditionError(absl::StrCat("tensor ", name, ": ", sentence));
-  }
-
-  const TensorSource& source_;
-  Backend& backend_;
-  bool allow_nonfinite_;
-  WeightFormat format_;
-  absl::Status status_;
-};
-
-}  // namespace
 
 Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
     : config_(std::move(config)),

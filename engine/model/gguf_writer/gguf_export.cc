@@ -18,8 +18,8 @@
 #include "engine/model/gguf_writer/gguf_model_keys.h"
 #include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
 #include "engine/model/gguf_writer/pack_blocks.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights/index_metric.h"
 
 namespace eta {
 namespace {

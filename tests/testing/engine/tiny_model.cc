@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights/index_metric.h"
 #include "nlohmann/json.hpp"
 
 namespace eta::testing {
