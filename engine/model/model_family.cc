@@ -57,6 +57,17 @@ constexpr ModelFamily kFamilies[] = {
      .num_kv_heads = 32,
      .sliding_window = 4096,
      .max_window_layers = 28},
+    // Qwen3-30B-A3B and its kin: softmax over all experts, no expert that all tokens share.
+    {.model_type = "qwen3_moe",
+     .has_predictor = false,
+     .biases = BiasRule::kConfigured,
+     .head_norms = true,
+     .window = WindowRule::kAllIfAsked,
+     .head_dim = 0,
+     .num_kv_heads = 4,
+     .sliding_window = 4096,
+     .max_window_layers = 0,
+     .experts = {.count = 128, .per_token = 8, .ffn_dim = 768}},
 };
 
 }  // namespace

@@ -22,6 +22,14 @@ enum class WindowRule : uint8_t {
   kNone,        // no layer; sliding_window is refused
   kAllLayers,   // all layers, unless sliding_window is null
   kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
+  kAllIfAsked,  // all layers, if use_sliding_window is true
+};
+
+// What transformers takes where config.json names none of a family with experts.
+struct ExpertDefaults {
+  int32_t count = 0;  // 0: the family has no experts
+  int32_t per_token = 0;
+  int32_t ffn_dim = 0;
 };
 
 struct ModelFamily {
@@ -37,6 +45,7 @@ struct ModelFamily {
   int32_t num_kv_heads;
   int32_t sliding_window;     // of families that have windows
   int32_t max_window_layers;  // with kConfigured
+  ExpertDefaults experts = {};
 };
 
 std::span<const ModelFamily> ModelFamilies();
@@ -44,7 +53,7 @@ std::span<const ModelFamily> ModelFamilies();
 // Null for an unknown type.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
-// "eta, llama, ... and qwen3"
+// "eta, llama, ... and qwen3_moe"
 std::string KnownModelTypes();
 
 }  // namespace eta

@@ -70,6 +70,13 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.qkv_bias) whole("qkv_bias", 1);
   if (config.out_bias) whole("out_bias", 1);
   if (config.head_norms) whole("head_norms", 1);
+  if (config.num_experts > 0) {
+    whole("num_experts", config.num_experts);
+    whole("experts_per_token", config.experts_per_token);
+    whole("expert_ffn_dim", config.expert_ffn_dim);
+    whole("normalise_experts", config.normalise_experts);
+    for (const bool has : config.expert_layers) whole("expert_layer", has);
+  }
   ModelConfig usual = config;
   usual.SetAttentionDefaults();
   if (config.index != usual.index) whole("index", config.index);

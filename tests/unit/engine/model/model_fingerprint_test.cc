@@ -110,6 +110,28 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
       [](ModelConfig& c) { c.qkv_bias = true; },
       [](ModelConfig& c) { c.out_bias = true; },
       [](ModelConfig& c) { c.head_norms = true; },
+      [](ModelConfig& c) { c.num_experts = 7; },
+      [](ModelConfig& c) { c.num_experts = 8; },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.experts_per_token = 7;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_ffn_dim = 7;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.normalise_experts = true;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_layers = {true, false};
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_layers = {false, true};
+      },
       [](ModelConfig& c) { c.tie_word_embeddings = true; },
       [](ModelConfig& c) { c.index = IndexKind::kOutlier; },
       [](ModelConfig& c) { c.sink_blocks = 7; },
