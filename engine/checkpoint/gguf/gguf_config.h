@@ -18,12 +18,13 @@ struct GgufConfig {
   int64_t num_kv_heads = 0;
 };
 
-// Architectures llama (with a sliding window: model_type mistral), qwen2 and qwen3; with eta.family
-// (gguf_eta.h) model_type eta. `rope_factors` is the tensor rope_freqs.weight, empty where there is
-// none. UNIMPLEMENTED, naming it, for other architectures, for keys of the architecture that are
-// not known, experts, RoPE over a part of a head, rope scaling but linear, yarn and llama3's;
-// INVALID_ARGUMENT for missing keys and wrong values, for a vocabulary that does not fit. Whether
-// the numbers make a model that runs is ParseModelConfig's question.
+// Architectures llama (with a sliding window: model_type mistral), qwen2, qwen3 and qwen3moe
+// (qwen3_moe, normalised); with eta.family (gguf_eta.h) model_type eta. `rope_factors` is the
+// tensor rope_freqs.weight, empty where there is none. UNIMPLEMENTED, naming it, for other
+// architectures, for keys of the architecture that are not known, experts but qwen3moe's, RoPE over
+// a part of a head, rope scaling but linear, yarn and llama3's; INVALID_ARGUMENT for missing keys
+// and wrong values, for a vocabulary that does not fit. Whether the numbers make a model that runs
+// is ParseModelConfig's question.
 absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,
                                           const GgufTokenizer& tokenizer,
                                           const std::vector<float>& rope_factors);
