@@ -330,7 +330,7 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
     backend_.NormHeads(
         {q, k, layer.query_norm->as<float>(), layer.key_norm->as<float>(), c.head_dim, c.norm_eps});
   }
-  backend_.Rope({q, k, c.head_dim, c.rope_scaling});
+  if (c.layer(layer_idx).rotates) backend_.Rope({q, k, c.head_dim, c.rope_scaling});
   backend_.AppendKv({k, v, cache.geometry(), kv});
   backend_.PredictThresholds(
       {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,

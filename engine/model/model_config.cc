@@ -2,7 +2,6 @@
 #include "engine/model/model_config.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +10,7 @@
 #include "engine/base/json/json_check.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/config_fields.h"
+#include "engine/model/layer_kinds.h"
 #include "engine/model/model_family.h"
 #include "engine/model/rope_config.h"
 #include "kernels/batch.h"
@@ -47,48 +47,6 @@ void ReadBiases(ConfigFields& fields, BiasRule rule, ModelConfig& config) {
   }
   config.out_bias = rule == BiasRule::kConfigured && configured;
   config.qkv_bias = config.out_bias || rule == BiasRule::kQkv;
-}
-
-// Whether layer_types names a layer with a window. None: the file does not name the layers' kinds.
-std::optional<bool> NamesSlidingLayer(ConfigFields& fields, int32_t num_layers) {
-  const Json* types = fields.Find("layer_types");
-  if (types == nullptr) return std::nullopt;
-  if (!types->is_array() || types->size() != static_cast<size_t>(num_layers)) {
-    fields.Invalid("layer_types", "must be a list with one entry for each layer");
-    return std::nullopt;
-  }
-  bool slides = false;
-  for (const Json& type : *types) {
-    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
-    slides |= name == "sliding_attention";
-    if (name != "sliding_attention" && name != "full_attention") {
-      fields.Unsupported("layer_types", Quoted(name) + " is not supported");
-    }
-  }
-  return slides;
-}
-
-void ReadWindow(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
-  constexpr const char* kField = "sliding_window";
-  const std::optional<bool> named = NamesSlidingLayer(fields, config.num_layers);
-  // Where the file does not name the window, its family has one; null says that there is none.
-  bool used = fields.Find(kField) != nullptr || !fields.Names(kField);
-  if (family.window == WindowRule::kNone) {
-    if (fields.Find(kField) != nullptr) fields.Unsupported(kField, "is not supported");
-    used = false;
-  } else if (family.window == WindowRule::kConfigured) {
-    const bool asked = fields.Bool("use_sliding_window");
-    const int32_t first = fields.Int("max_window_layers", 0, 1 << 20, family.max_window_layers);
-    used = used && asked && named.value_or(first < config.num_layers);
-  } else if (family.window == WindowRule::kAllIfAsked) {
-    used = used && fields.Bool("use_sliding_window");
-  }
-  if (named.value_or(false) && !used) {
-    fields.Unsupported("layer_types", "'sliding_attention' is not supported without a window");
-  }
-  if (!used) return;
-  config.sliding_window =
-      fields.Int(kField, 1, ModelConfig::kMaxTrainedContext, family.sliding_window);
 }
 
 void ReadHeads(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
@@ -278,12 +236,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   ReadHeads(fields, family, config);
   ReadBiases(fields, family.biases, config);
   config.head_norms = family.head_norms;
-  ReadWindow(fields, family, config);
+  ReadLayerKinds(fields, family, config);
   ReadExperts(fields, family, config);
   config.norm_eps = fields.Float("rms_norm_eps", 1e-12, 0.1);
   // Yarn's ramp is computed from head_dim.
-  if (fields.status().ok()) ReadRope(fields, config);
-  config.tie_word_embeddings = fields.Bool("tie_word_embeddings");
+  if (fields.status().ok()) ReadRope(fields, family, config);
+  config.tie_word_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   config.block_size = fields.Int("eta_block_size", 4, 128, 64);
   if (config.block_size % 4 != 0) fields.Invalid("eta_block_size", "must be a multiple of 4");
   ReadSpecialIds(fields, config);

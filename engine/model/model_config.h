@@ -25,6 +25,13 @@ constexpr std::string_view Name(IndexKind index) {
   return index == IndexKind::kOutlier ? "outlier" : "moment";
 }
 
+// What the attention of one layer does unlike that of another.
+struct LayerKind {
+  bool rotates = true;  // q and k turn by their positions; false: they stay as they are (NoPE)
+
+  bool operator==(const LayerKind&) const = default;
+};
+
 struct ModelConfig {
   static constexpr int32_t kMaxTrainedContext = 1 << 24;
   static constexpr int32_t kMaxExperts = 1024;
@@ -41,7 +48,7 @@ struct ModelConfig {
                                 // <- num_key_value_heads
   int32_t head_dim = 0;         // even, [2, 256]
   float norm_eps = 0.0f;        // [1e-12, 0.1] <- rms_norm_eps
-  float rope_theta = 0.0f;      // [1, 1e12]; absent: 10000
+  float rope_theta = 0.0f;      // [1, 1e12]
   // Absent: none. Factors [1, 1e4], those of llama3's frequencies [1e-3, 1e4] and low below high,
   // original_max_position_embeddings [1, 2^24]; yarn's: rope_config.cc.
   RopeScaling rope_scaling;
@@ -52,6 +59,8 @@ struct ModelConfig {
   bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
+  // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval
+  std::vector<LayerKind> layers;
   bool tie_word_embeddings = false;
   // Experts (eta-semantics.md, "Experts"); a model without such a layer has the defaults here.
   int32_t num_experts = 0;         // of a layer that has them, [1, 1024]; 0: no layer has
@@ -75,6 +84,10 @@ struct ModelConfig {
 
   bool operator==(const ModelConfig&) const = default;
 
+  // REQUIRES: 0 <= i < num_layers.
+  LayerKind layer(int32_t i) const {
+    return layers.empty() ? LayerKind() : layers[static_cast<size_t>(i)];
+  }
   bool HasExperts(int32_t layer) const {
     return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)];
   }

@@ -23,6 +23,7 @@ enum class WindowRule : uint8_t {
   kAllLayers,   // all layers, unless sliding_window is null
   kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
   kAllIfAsked,  // all layers, if use_sliding_window is true
+  kUnrotated,   // if use_sliding_window is true: layer_types, else those without RoPE
 };
 
 // What transformers takes where config.json names none of a family with experts.
@@ -43,8 +44,13 @@ struct ModelFamily {
   int32_t head_dim;
   // -1: as many as query heads.
   int32_t num_kv_heads;
-  int32_t sliding_window;     // of families that have windows
+  int32_t sliding_window;     // 0: none
   int32_t max_window_layers;  // with kConfigured
+  float rope_theta;
+  bool tied;  // the head is the embedding
+  // Every so many-th layer has no RoPE, unless no_rope_layers or no_rope_layer_interval say
+  // otherwise. 0: all layers have it, and neither field is read.
+  int32_t unrotated_interval;
   ExpertDefaults experts = {};
 };
 
@@ -53,7 +59,7 @@ std::span<const ModelFamily> ModelFamilies();
 // Null for an unknown type.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
-// "eta, llama, ... and qwen3_moe"
+// "eta, llama, ... and smollm3"
 std::string KnownModelTypes();
 
 }  // namespace eta

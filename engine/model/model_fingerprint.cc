@@ -70,6 +70,9 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.qkv_bias) whole("qkv_bias", 1);
   if (config.out_bias) whole("out_bias", 1);
   if (config.head_norms) whole("head_norms", 1);
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    if (!config.layer(i).rotates) whole("unrotated_layer", i);
+  }
   if (config.num_experts > 0) {
     whole("num_experts", config.num_experts);
     whole("experts_per_token", config.experts_per_token);

@@ -113,9 +113,9 @@ int32_t TrainedContext(const RopeScaling& scaling, int32_t positions) {
 
 }  // namespace
 
-void ReadRope(ConfigFields& fields, ModelConfig& config) {
+void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
   const int32_t positions = fields.Int("max_position_embeddings", 1, kMaxContext);
-  config.rope_theta = fields.Float("rope_theta", kLowestTheta, kHighestTheta, 10000.0f);
+  config.rope_theta = fields.Float("rope_theta", kLowestTheta, kHighestTheta, family.rope_theta);
   std::optional<RopeScaling> found;
   const std::pair<const char*, const char*> objects[] = {{"rope_scaling", ""},
                                                          {"rope_parameters", "default"}};

@@ -3,14 +3,16 @@
 
 #include "engine/model/config_fields.h"
 #include "engine/model/model_config.h"
+#include "engine/model/model_family.h"
 
 namespace eta {
 
-// Reads rope_theta and the scaling, which stand at the top (rope_theta, rope_scaling) or, as newer
-// files have them, in rope_parameters; a scaling's type is called rope_type or, by older files,
-// type. Both objects may be there if they say the same. Sets `config`'s rope_theta, rope_scaling
-// and max_context from its head_dim and the file's max_position_embeddings. Errors go to `fields`:
-// other types of scaling, and fields of a scaling that are not known, are refused by name.
-void ReadRope(ConfigFields& fields, ModelConfig& config);
+// Reads rope_theta, which `family` has where the file names none, and the scaling. These stand at
+// the top (rope_theta, rope_scaling) or, as newer files have them, in rope_parameters; a scaling's
+// type is called rope_type or, by older files, type. Both objects may be there if they say the
+// same. Sets `config`'s rope_theta, rope_scaling and max_context from its head_dim and the file's
+// max_position_embeddings. Errors go to `fields`: other types of scaling, and fields of a scaling
+// that are not known, are refused by name.
+void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& config);
 
 }  // namespace eta

@@ -20,15 +20,45 @@ namespace {
 
 #if ETA_AVX512
 
-bool ProcessorHasAmx() {
-  constexpr unsigned int kBFloat16 = 1u << 22;
-  constexpr unsigned int kTiles = 1u << 24;
-  unsigned int eax = 0;
+// What the processor says of itself, in leaf 7 of CPUID.
+struct Features {
   unsigned int ebx = 0;
   unsigned int ecx = 0;
   unsigned int edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kBFloat16) != 0 &&
-         (edx & kTiles) != 0;
+  unsigned int eax1 = 0;  // of subleaf 1, if there is one
+};
+
+Features ReadFeatures() {
+  Features features;
+  unsigned int last = 0;
+  if (__get_cpuid_count(7, 0, &last, &features.ebx, &features.ecx, &features.edx) == 0) return {};
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  if (last >= 1) __get_cpuid_count(7, 1, &features.eax1, &ebx, &ecx, &edx);
+  return features;
+}
+
+bool ProcessorHasAmx() {
+  constexpr unsigned int kBFloat16 = 1u << 22;
+  constexpr unsigned int kTiles = 1u << 24;
+  const Features features = ReadFeatures();
+  return (features.edx & kBFloat16) != 0 && (features.edx & kTiles) != 0;
+}
+
+bool ProcessorHasAmxBytes() {
+  constexpr unsigned int kBytes = 1u << 25;
+  return (ReadFeatures().edx & kBytes) != 0;
+}
+
+bool ProcessorHasVnni() {
+  constexpr unsigned int kVnni = 1u << 11;
+  return (ReadFeatures().ecx & kVnni) != 0;
+}
+
+bool ProcessorHasAvxVnni() {
+  constexpr unsigned int kAvxVnni = 1u << 4;
+  return (ReadFeatures().eax1 & kAvxVnni) != 0;
 }
 
 // Linux gives the state of tiles, 8 KiB for each thread, to processes that ask for it.
@@ -40,18 +70,15 @@ std::string AskForTiles() {
   return absl::StrCat("the kernel gives no AMX tiles: ", std::strerror(errno));
 }
 
-bool ProcessorHasVnni() {
-  constexpr unsigned int kVnni = 1u << 11;
-  unsigned int eax = 0;
-  unsigned int ebx = 0;
-  unsigned int ecx = 0;
-  unsigned int edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kVnni) != 0;
-}
-
 #else
 
+bool ProcessorHasAmxBytes() {
+  return false;
+}
 bool ProcessorHasVnni() {
+  return false;
+}
+bool ProcessorHasAvxVnni() {
   return false;
 }
 
@@ -81,8 +108,18 @@ std::string WhyNoAmx() {
 #endif
 }
 
+bool HasAmxBytes() {
+  static const bool has = ProcessorHasAmxBytes();
+  return has;
+}
+
 bool HasVnni() {
   static const bool has = ProcessorHasVnni();
+  return has && !vnni_forbidden;
+}
+
+bool HasAvxVnni() {
+  static const bool has = ProcessorHasAvxVnni();
   return has && !vnni_forbidden;
 }
 

@@ -19,9 +19,13 @@ void ForceTarget(int64_t target);
 // kernel is asked for tiles once in the life of the process. May be called from any thread.
 std::string WhyNoAmx();
 
-// Whether products of bytes use VNNI, which AVX-512 alone does not have: the processor has it, and
-// no test forbade it.
+// Whether the tiles multiply bytes too. REQUIRES: WhyNoAmx() is empty.
+bool HasAmxBytes();
+
+// Whether products of bytes use VNNI, which AVX-512 alone does not have, or AVX-VNNI, which AVX2
+// alone does not have: the processor has it, and no test forbade it.
 bool HasVnni();
+bool HasAvxVnni();
 // For tests; as ForceTarget().
 void ForbidVnni(bool forbid);
 

@@ -37,9 +37,11 @@ class Launcher {
   // Launches the first of `ops`, or as many as one kernel does together. Returns how many it
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
-    if (LaunchTogether(OpAt<RopeParams>(ops, 0), OpAt<AppendKvParams>(ops, 1),
-                       OpAt<ThresholdOp>(ops, 2))) {
-      return 3;
+    const auto* rope = OpAt<RopeParams>(ops, 0);
+    const size_t stores = rope == nullptr ? 0 : 1;  // a layer may have no RoPE
+    if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores),
+                       OpAt<ThresholdOp>(ops, stores + 1))) {
+      return stores + 2;
     }
     if (const size_t launched = LaunchProduct(ops); launched > 0) return launched;
     if (LaunchTogether(OpAt<SelectBlocksOp>(ops, 0), OpAt<DecodeAttentionOp>(ops, 1))) return 2;
@@ -112,14 +114,12 @@ class Launcher {
     return i < ops.size() ? std::get_if<T>(&ops[i]) : nullptr;
   }
 
-  // Launches the three ops as one kernel. Returns false, and launches nothing, if an op is missing
-  // or no kernel does them together.
+  // Launches the ops as one kernel. Null `rope`: q and k do not turn. Returns false, and launches
+  // nothing, if another op is missing or no kernel does them together.
   bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
                       const ThresholdOp* thresholds) {
-    if (!single_rows_ || rope == nullptr || append == nullptr || thresholds == nullptr) {
-      return false;
-    }
-    return AppendDecodeRows(ForThresholds(*thresholds), *rope, *append, thresholds->params);
+    if (!single_rows_ || append == nullptr || thresholds == nullptr) return false;
+    return AppendDecodeRows(ForThresholds(*thresholds), rope, *append, thresholds->params);
   }
 
   // Where all rows read everything, attention does without lists. Returns false, and launches

@@ -65,6 +65,7 @@ struct NormHeadsParams {
 // Rotates q and k in place by their rows' positions (eta-semantics.md, "Model"): half-split as in
 // Hugging Face's LLaMA. The pair (i, i + d/2) turns by position * theta^(-2i/d), the frequency
 // scaled, and grows by scaling.attention_factor. Position and theta are those of the planned batch.
+// A layer without RoPE leaves the op out.
 struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]
@@ -79,7 +80,7 @@ struct RopeParams {
 // stored V over positions 0 .. (j+1)*b - 1, built as total(j-1) + sum(block j). So it depends on
 // the tokens alone, not on how the prompt was cut, and is right for shared prefixes too.
 struct AppendKvParams {
-  TensorView k;  // [R, HKV * d], post-RoPE
+  TensorView k;  // [R, HKV * d], post-RoPE, if the layer has it
   TensorView v;  // [R, HKV * d]
   KvGeometry geometry;
   KvLayerView kv;
@@ -93,7 +94,7 @@ struct AppendKvParams {
 // rows with relative thresholds SelectBlocks writes them.
 struct ThresholdParams {
   int32_t layer;
-  TensorView q;         // [R, HQ * d], post-RoPE
+  TensorView q;         // [R, HQ * d], likewise
   const float* weight;  // [HQ, HQ * d]
   const float* bias;    // [HQ]
   TensorView out;       // [R, HQ]

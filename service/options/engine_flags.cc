@@ -71,9 +71,9 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
       "float32, but for --amx and beside weights in blocks of 4 to 8 bits");
   app.add_flag("--amx,!--no-amx", options.backend.amx,
                "On a CPU with AMX, matrix products and attention of prompts use its tiles: faster "
-               "than AVX-512, exact to about 16 bits. Products of weights in blocks do not, and a "
-               "KV cache of float32 keeps attention in float32. Other CPUs take the best of "
-               "AVX-512, AVX2 and SSSE3, or NEON, as answers do everywhere")
+               "than AVX-512, exact to about 16 bits. Products of weights in blocks have the same "
+               "bits with and without. A KV cache of float32 keeps attention in float32. Other "
+               "CPUs take the best of AVX-512, AVX2 and SSSE3, or NEON, as answers do everywhere")
       ->default_str("true");
   app.add_option(
          "--threads", options.backend.num_threads,

@@ -1,6 +1,7 @@
 #include "service/process/descriptors.h"
 
-#include "absl/container/flat_hash_set.h"
+#include <set>
+
 #include "eta/v1/admin.pb.h"
 #include "eta/v1/calibrate.pb.h"
 #include "eta/v1/generate.pb.h"
@@ -37,7 +38,7 @@ void BuildMessage(const Descriptor& message) {
   for (int i = 0; i < message.nested_type_count(); ++i) BuildMessage(*message.nested_type(i));
 }
 
-void BuildFile(const FileDescriptor& file, absl::flat_hash_set<const FileDescriptor*>& built) {
+void BuildFile(const FileDescriptor& file, std::set<const FileDescriptor*>& built) {
   if (!built.insert(&file).second) return;
   for (int i = 0; i < file.message_type_count(); ++i) BuildMessage(*file.message_type(i));
   for (int i = 0; i < file.dependency_count(); ++i) BuildFile(*file.dependency(i), built);
@@ -63,7 +64,7 @@ void BuildDescriptors() {
       &opentelemetry::proto::trace::v1::Span::default_instance(),
       &vllm::grpc::engine::GenerateRequest::default_instance(),
   };
-  absl::flat_hash_set<const FileDescriptor*> built;
+  std::set<const FileDescriptor*> built;
   for (const google::protobuf::Message* message : messages) {
     BuildFile(*message->GetDescriptor()->file(), built);
   }

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "service/calibrate/convert_calibrate.h"
 #include "service/stats/convert_attention.h"
+#include "service/wire/attention_message.h"
 
 namespace eta {
 namespace {

@@ -98,7 +98,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->sink_blocks < 0 || config->sink_blocks > 1024) std::abort();
   if (config->temper_special && config->gate == eta::Gate::kNone) std::abort();
   if (config->has_predictor && config->has_relative_thresholds()) std::abort();
-  if (config->has_predictor && (config->qkv_bias || config->head_norms)) std::abort();
+  if (!config->layers.empty() && config->layers.size() != static_cast<size_t>(config->num_layers)) {
+    std::abort();
+  }
   for (const int32_t id : config->eos_ids) {
     if (id < 0 || id >= config->vocab_size) std::abort();
   }

@@ -1,6 +1,7 @@
 // Checkpoints as Hugging Face transformers writes them, and its logits: LLaMA with its head sizes,
-// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3 and Qwen3-MoE,
-// biases, windows, experts and every scaling of RoPE (golden/families/make_families.py).
+// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3, Qwen3-MoE and
+// SmolLM3, biases, windows, experts, layers without RoPE and every scaling of it
+// (golden/families/make_families.py).
 
 #include <algorithm>
 #include <cmath>
@@ -113,7 +114,7 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Case, GoldenTransformers, ::testing::ValuesIn(Cases()), CaseTitle);
 
 TEST(GoldenTransformersFiles, AreThere) {
-  EXPECT_GE(CaseNames().size(), 23u) << kRoot;
+  EXPECT_GE(CaseNames().size(), 26u) << kRoot;
 }
 
 }  // namespace

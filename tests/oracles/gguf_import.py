@@ -163,10 +163,11 @@ def main():
             path = os.path.join(work, type_name + ".gguf")
             write_model(path, type_name, draw)
             print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
-        for architecture in ("qwen2", "qwen3", "qwen3moe"):
+        for architecture, heads, kv_heads in (("qwen2", 0, 0), ("qwen3", 0, 0), ("qwen3moe", 0, 0),
+                                              ("smollm3", HEADS, KV_HEADS)):
             path = os.path.join(work, architecture + ".gguf")
             write_model(path, "Q8_0", draw, architecture)
-            print(f"{architecture}: {compare(build, path, 0, 0, work)} values equal")
+            print(f"{architecture}: {compare(build, path, heads, kv_heads, work)} values equal")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 usage: json_schema.py BUILD_FOLDER         schemas and answers made by chance
        json_schema.py BUILD_FOLDER suite   JSON Schema's own test suite, which jsonschema's sources ship
+       json_schema.py BUILD_FOLDER answers [...]   answers of a served model (json_answers.py)
 """
 import collections
 import json
@@ -14,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 
+import json_answers
 import jsonschema
 
 SCHEMAS = 3000 if os.environ.get("ETA_TEST_LONG") else 1000  # that pass; each with ANSWERS answers
@@ -352,6 +354,8 @@ def main():
     build = pathlib.Path(sys.argv[1])
     if sys.argv[2:] == ["suite"]:
         return suite(build)
+    if sys.argv[2:3] == ["answers"]:
+        return json_answers.check(build, sys.argv[3:])
     passed, answers, valid, wrong, reasons = compare(build, by_chance(2 * SCHEMAS, 52))
     for reason, count in reasons.most_common():
         print(f"{count:6} refused: {reason}")

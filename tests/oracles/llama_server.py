@@ -39,10 +39,10 @@ class LlamaClient:
             raise RuntimeError(f"llama.cpp: {answer}")
         return answer
 
-    def answer(self, tokens, count, alternatives=1):
+    def answer(self, tokens, count, alternatives=1, **more):
         """The greedy answer to a prompt: per token its id and, of the most probable `alternatives`,
         {id: logprob}. That takes llama.cpp longer than the answer alone."""
-        answer = self.complete(tokens, count, n_probs=alternatives)
+        answer = self.complete(tokens, count, n_probs=alternatives, **more)
         content = answer["choices"][0]["logprobs"]["content"]
         return [(step["id"], {top["id"]: top["logprob"] for top in step["top_logprobs"]})
                 for step in content]

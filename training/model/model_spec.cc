@@ -28,12 +28,11 @@ absl::Status ValidateSpec(const ModelSpec& spec) {
     return absl::InvalidArgumentError("model: a gate needs thresholds, and thresholds a gate");
   }
   const ModelConfig& config = spec.config;
-  if (spec.is_native_sparse() &&
-      (spec.has_thresholds() || config.qkv_bias || config.out_bias || config.head_norms)) {
+  if (spec.is_native_sparse() && (spec.has_thresholds() || config.qkv_bias || config.out_bias ||
+                                  config.head_norms || !config.layers.empty())) {
     return absl::InvalidArgumentError(
-        "model: native sparse attention has no gate, no thresholds, no biases of projections and "
-        "no "
-        "norms of heads");
+        "model: native sparse attention has no gate, no thresholds, no biases of projections, no "
+        "norms of heads and no layers without RoPE");
   }
   if (config.num_experts > 0) {
     return absl::UnimplementedError(

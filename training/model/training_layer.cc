@@ -45,7 +45,7 @@ void TrainingLayer::Queries(const LayerAttention& attention, const Tensor& resid
   backend_.MatMul({a.normed, weights_.qkv, a.qkv, false});
   if (weights_.qkv_bias != nullptr) backend_.AddBias({a.qkv, weights_.qkv_bias});
   if (weights_.query_norm != nullptr) backend_.NormHeads(HeadNorms(a));
-  backend_.Rope(Rotation(attention, a.q, a.k, false));
+  if (kind_.rotates) backend_.Rope(Rotation(attention, a.q, a.k, false));
   if (spec_.has_thresholds()) {
     backend_.PredictThresholds({spec_.config.num_query_heads, a.q, weights_.threshold_weight,
                                 weights_.threshold_bias, a.tau});
@@ -140,7 +140,7 @@ void TrainingLayer::AttentionBackward(const LayerAttention& attention, const Kep
                                  scratch.grad_tau, grad_q, gradients_.threshold_weight,
                                  gradients_.threshold_bias});
   }
-  backend_.Rope(Rotation(attention, grad_q, grad_k, true));
+  if (kind_.rotates) backend_.Rope(Rotation(attention, grad_q, grad_k, true));
   if (weights_.query_norm != nullptr) {
     backend_.NormHeadsBackward(
         {HeadNorms(a), grad_q, grad_k, gradients_.query_norm, gradients_.key_norm});

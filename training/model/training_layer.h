@@ -23,7 +23,7 @@ struct KeptLayer {
 struct LayerActivations {
   Tensor normed;           // [R, D]
   Tensor qkv;              // [R, ModelSpec::qkv_dim()]
-  Tensor q;                // [R, HQ d] after RoPE: of qkv, or behind the norms of heads
+  Tensor q;                // [R, HQ d] after RoPE, if any: of qkv, or behind the norms of heads
   Tensor k;                // [R, HKV d], likewise; [R, 2 HKV d] of two branches
   Tensor v;                // [R, HKV d], of qkv; [R, 2 HKV d] of two branches
   Tensor middle;           // [R, D] residual between attention and feed-forward
@@ -59,9 +59,10 @@ struct LayerAttention {
 
 class TrainingLayer {
  public:
-  TrainingLayer(const ModelSpec& spec, TrainingBackend& backend, const LayerWeights& weights,
-                const LayerGradients& gradients)
+  TrainingLayer(const ModelSpec& spec, LayerKind kind, TrainingBackend& backend,
+                const LayerWeights& weights, const LayerGradients& gradients)
       : spec_(spec),
+        kind_(kind),
         backend_(backend),
         weights_(weights),
         gradients_(gradients),
@@ -100,6 +101,7 @@ class TrainingLayer {
   Tensor Narrow(const Tensor& grad_residual, const LayerScratch& scratch) const;
 
   ModelSpec spec_;
+  LayerKind kind_;
   TrainingBackend& backend_;
   LayerWeights weights_;
   LayerGradients gradients_;

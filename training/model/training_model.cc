@@ -99,7 +99,7 @@ absl::Status TrainingModel::Allocate() {
                  backend_.AttentionSavedBytes(shape, {spec_.gate, 1.0f, 1.0f, group_blocks}));
   }
   for (int32_t i = 0; i < c.num_layers; ++i) {
-    state.layers.emplace_back(spec_, backend_, WeightsOf(spec_, parameters_, i),
+    state.layers.emplace_back(spec_, c.layer(i), backend_, WeightsOf(spec_, parameters_, i),
                               GradientsOf(parameters_, i));
   }
   const std::string head = c.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";

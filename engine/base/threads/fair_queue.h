@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/thread_annotations.h"
+
 namespace eta {
 
 template <typename T>
@@ -37,9 +39,9 @@ class FairQueue {
   }
 
   // Of the first owner that may have a turn; nothing if none may. The last one that is asked for is
-  // the one.
+  // the one. `may` may need the lock that the caller holds: as with Mutex::Wait.
   template <typename May>
-  std::optional<T> PopOf(const May& may) {
+  std::optional<T> PopOf(const May& may) NO_THREAD_SAFETY_ANALYSIS {
     for (auto lane = lanes_.begin(); lane != lanes_.end(); ++lane) {
       if (!may(lane->owner)) continue;
       lanes_.splice(lanes_.begin(), lanes_, lane);

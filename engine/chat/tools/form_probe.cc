@@ -169,7 +169,8 @@ absl::Status ProbeCalls(const ChatTemplate& chat_template, AnswerForm& form) {
 absl::StatusOr<AnswerForm> ProbeAnswerForm(const ChatTemplate& chat_template) {
   AnswerForm form;
   const std::vector<std::string> literals = chat_template.Literals();
-  for (const auto& [begin, end] : kReasoning) {
+  for (const auto& [begin, end_of_it] : kReasoning) {
+    const std::string_view end = end_of_it;  // Clang 14 captures no structured binding
     const bool writes = std::ranges::any_of(
         literals, [&](const std::string& text) { return text.find(end) != std::string::npos; });
     if (!writes) continue;

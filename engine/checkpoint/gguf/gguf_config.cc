@@ -62,15 +62,22 @@ struct Family {
   std::string_view architecture;  // of the GGUF file
   std::string_view model_type;    // of config.json
   std::string_view class_name;
+  bool permuted_heads;
   bool has_experts = false;  // in every layer
 };
 constexpr Family kFamilies[] = {
-    {"llama", "llama", "LlamaForCausalLM"},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", true},
+    {"llama", "llama", "LlamaForCausalLM", true},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, true},
+    {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
 };
-constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM"};
+constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM", true};
+
+const Family* FindFamily(std::string_view architecture) {
+  const auto* const found = std::ranges::find(kFamilies, architecture, &Family::architecture);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
 
 void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
   for (const std::string& key : metadata.KeysUnder(prefix)) {
@@ -162,18 +169,21 @@ int64_t ReadHeadDim(GgufMetadata& metadata, const std::string& prefix, int64_t m
 
 }  // namespace
 
+bool HasPermutedHeads(std::string_view architecture) {
+  const Family* family = FindFamily(architecture);
+  return family != nullptr && family->permuted_heads;
+}
+
 absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,
                                           const GgufTokenizer& tokenizer,
                                           const std::vector<float>& rope_factors) {
   const std::string architecture = metadata.Text(gguf_key::kArchitecture);
   if (!metadata.status().ok()) return metadata.status();
-  const auto* found =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                   [&](const Family& family) { return family.architecture == architecture; });
-  if (found == std::end(kFamilies)) {
+  const Family* found = FindFamily(architecture);
+  if (found == nullptr) {
     metadata.FailUnsupported(
         gguf_key::kArchitecture,
-        Quoted(architecture) + " is not supported, only llama, qwen2, qwen3 and qwen3moe");
+        Quoted(architecture) + " is not supported, only llama, qwen2, qwen3, qwen3moe and smollm3");
     return metadata.status();
   }
   Family family = *found;
@@ -189,7 +199,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   }
 
   GgufConfig config;
-  config.permuted_heads = architecture == "llama";
+  config.permuted_heads = family.permuted_heads;
   config.num_query_heads = size(gguf_key::kQueryHeads);
   config.num_kv_heads = metadata.OptionalInteger(prefix + gguf_key::kKvHeads, 1, kMaxSize)
                             .value_or(config.num_query_heads);
@@ -214,6 +224,9 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("max_position_embeddings").Value(size(gguf_key::kContext));
   json.Key("model_type").Value(IsEtaModel(metadata) ? kEtaModelType : family.model_type);
   if (family.has_experts) WriteExperts(metadata, prefix, json);
+  if (architecture == "smollm3") {
+    json.Key("no_rope_layer_interval").Value(int64_t{kGgufUnrotatedInterval});
+  }
   json.Key("num_attention_heads").Value(config.num_query_heads);
   json.Key("num_hidden_layers").Value(size(gguf_key::kBlocks));
   json.Key("num_key_value_heads").Value(config.num_kv_heads);

@@ -1,7 +1,9 @@
 // What a GGUF file's metadata say of the model, as Hugging Face's config.json says it.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,9 +20,15 @@ struct GgufConfig {
   int64_t num_kv_heads = 0;
 };
 
-// Architectures llama (with a sliding window: model_type mistral), qwen2, qwen3 and qwen3moe
-// (qwen3_moe, normalised); with eta.family (gguf_eta.h) model_type eta. `rope_factors` is the
-// tensor rope_freqs.weight, empty where there is none. UNIMPLEMENTED, naming it, for other
+// Of architecture smollm3 every so many-th layer has no RoPE. There is no key for it.
+inline constexpr int32_t kGgufUnrotatedInterval = 4;
+
+// Whether rows of q_proj and k_proj stand in another order in files of the architecture.
+bool HasPermutedHeads(std::string_view architecture);
+
+// Architectures llama (with a sliding window: model_type mistral), qwen2, qwen3, qwen3moe
+// (qwen3_moe, normalised) and smollm3; with eta.family (gguf_eta.h) model_type eta. `rope_factors`
+// is the tensor rope_freqs.weight, empty where there is none. UNIMPLEMENTED, naming it, for other
 // architectures, for keys of the architecture that are not known, experts but qwen3moe's, RoPE over
 // a part of a head, rope scaling but linear, yarn and llama3's; INVALID_ARGUMENT for missing keys
 // and wrong values, for a vocabulary that does not fit. Whether the numbers make a model that runs

@@ -1,8 +1,8 @@
 // What this project adds to GGUF's metadata, under "eta.": how attention prunes, field by field as
 // config.json has it.
 //
-//   eta.family        the family that was adapted (llama, mistral, qwen2, qwen3), or eta: the model
-//                     predicts thresholds. Absent: it is one of the architecture's own.
+//   eta.family        the family that was adapted (llama, mistral, qwen2, qwen3, smollm3), or eta:
+//                     the model predicts thresholds. Absent: it is one of the architecture's own.
 //   eta.gate          text    eta.beta          float32       both with eta.family only
 //   eta.index         text    eta.sink_blocks   whole number
 //   eta.reads         text    eta.block_size    whole number

@@ -8,20 +8,21 @@
 
 namespace eta {
 
-// Heads whose rows stand in another order in files of architecture llama: GGUF has the pairs that
-// RoPE turns side by side, Hugging Face half a head apart.
+// Heads whose rows stand in another order in files of some architectures (HasPermutedHeads): GGUF
+// has the pairs that RoPE turns side by side, Hugging Face half a head apart. So it is in layers
+// without RoPE too.
 enum class PermutedHeads : uint8_t { kNone, kQuery, kKeyValue };
 
 struct HuggingFaceName {
   std::string name;
-  PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture is llama
+  PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture permutes
   bool index_metric = false;                      // of index_metric.safetensors
   // A layer's experts, one behind the other: the name has a star where that of one has its number.
   bool experts = false;
 };
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nullopt for any other tensor
-// than those of architectures llama, qwen2, qwen3 and qwen3moe and what this project adds to them:
+// than those of architectures llama, qwen2, qwen3, qwen3moe and smollm3 and what this project adds:
 // "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in Hugging
 // Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and "index_centre".
 std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name);

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/gguf/gguf_eta.h"
 #include "engine/checkpoint/gguf/gguf_metadata.h"
 #include "engine/model/config_fields.h"
+#include "engine/model/layer_kinds.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -29,7 +30,7 @@ std::string TextOf(const Json& json, const char* field) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// llama, mistral, qwen2, qwen3, qwen3_moe, or eta where the model was made as one.
+// llama, mistral, qwen2, qwen3, qwen3_moe, smollm3, or eta where the model was made as one.
 std::string FamilyOf(const Json& json) {
   const std::string adapted = TextOf(json, "eta_family");
   const std::string type = TextOf(json, "model_type");
@@ -166,6 +167,12 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
     head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
   }
   RETURN_IF_ERROR(SetExpertKeys(config, prefix, head));
+  const auto layers = family == "smollm3"
+                          ? LayersByInterval(config.num_layers, kGgufUnrotatedInterval)
+                          : std::vector<LayerKind>();
+  if (config.layers != layers) {
+    return UnsupportedConfig("no_rope_layers", "but every fourth has no place in a GGUF file");
+  }
   RETURN_IF_ERROR(SetRopeKeys(json, config, prefix, head, keys));
   SetEtaKeys(family, config, head);
   return keys;

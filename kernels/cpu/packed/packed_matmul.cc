@@ -1,9 +1,9 @@
 // Products of packed weights (eta-semantics.md, "Packed weights").
 //
-// A group of a panel is unpacked into registers, 8 vectors of bytes, and multiplied with up to 16
-// rows of activations there. So few rows (decode) stream the weights once, and of many rows
-// (prefill) unpacking is a small share. A task takes some panels and as many tiles of rows as stay
-// in L2 beside a panel.
+// A group of a panel is unpacked and multiplied with up to 16 rows of activations at once. So few
+// rows (decode) stream the weights once, and of many rows (prefill) unpacking is a small share. A
+// task takes some panels and as many tiles of rows as stay in L2 beside a panel. With AMX, tiles of
+// 16 rows are multiplied there: to the same bits, so rows of decode and prefill go the same way.
 
 #include "kernels/cpu/packed/packed_matmul.h"
 
@@ -20,11 +20,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/packed/packed_matmul.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/cpu/packed/amx_product-inl.h"
 #include "kernels/cpu/packed/panel_group-inl.h"
-#include "kernels/cpu/simd/byte_products-inl.h"
+#include "kernels/cpu/packed/panel_product-inl.h"
 #include "kernels/cpu/simd/product_output-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,14 +32,11 @@ namespace eta::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows whose sums stay in registers beside the numbers of a group.
+// Rows that share an unpacked group. Their sums stay in registers or, of fewer registers, in L1.
 constexpr int64_t kTallestTile = HWY_MAX_BYTES >= 64 ? 16 : 8;
 
 // Bytes of a task's rows, which share L2 with a panel.
 constexpr size_t kRowGroupBytes = size_t{1} << 20;
-
-// The distance in bytes at which numbers are requested ahead of the product.
-constexpr size_t kPrefetchBytes = 2048;
 
 // Groups of activations below which a task of rounding them is not worth another thread.
 constexpr size_t kGroupsOfTask = 128;
@@ -59,6 +56,7 @@ void QuantizeGroup(const float* from, QuantizedGroup& to) {
   }
   const auto most = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
   to = {};
+  to.start.fill(kFirstSum);
   if (!std::isfinite(most)) {
     to.scale = std::numeric_limits<float>::quiet_NaN();
     to.scaled_sum = to.scale;
@@ -80,7 +78,8 @@ void QuantizeGroup(const float* from, QuantizedGroup& to) {
   const int32_t all = first + second;
   to.scale = scale;
   to.scaled_sum = scale * static_cast<float>(all);
-  to.start = {-8 * all, -16 * all, -128 * all, -32 * first, -32 * second, 0};
+  to.start = {kFirstSum - 8 * all,    kFirstSum - 16 * all,    kFirstSum - 128 * all,
+              kFirstSum - 32 * first, kFirstSum - 32 * second, kFirstSum};
 }
 
 // The row's groups, `height` apart.
@@ -104,65 +103,6 @@ struct QuantizedTiles {
   }
 };
 
-// sum + the group's product with one row.
-template <GgmlType kType, bool kVnni>
-HWY_INLINE Floats AddGroup(const GroupNumbers& u, const GroupScales& scales,
-                           const QuantizedGroup& x, Floats sum) {
-  constexpr IntegerForm kForm = FormOf(kType);
-  constexpr size_t kCount = kQuads / kForm.scales;
-  constexpr bool kStarts = kForm.offset != 0 && !TakesOffset<kForm.bits, kVnni>();
-  const Float d;
-  const Int di;
-  const int32_t* start = x.start.data() + StartOf(kForm.offset);
-  const auto product = [&](size_t half) HWY_ATTR {
-    const Ints from = kStarts ? hn::Set(di, start[half]) : hn::Zero(di);
-    const Ints integers = SumOfProducts<kForm.bits, kVnni, kCount>(
-        u.quads + half * kCount, x.x.data() + half * kCount, from);
-    return hn::ConvertTo(d, integers);
-  };
-  Floats scaled = hn::Mul(scales.scale[0], product(0));
-  if constexpr (kForm.scales == 2) scaled = hn::MulAdd(scales.scale[1], product(1), scaled);
-  sum = hn::MulAdd(hn::Set(d, x.scale), scaled, sum);
-  if constexpr (kForm.has_low) sum = hn::NegMulAdd(scales.low, hn::Set(d, x.scaled_sum), sum);
-  return sum;
-}
-
-// A panel times a tile of rows; `rows` of them are stored.
-template <GgmlType kType, int kRows, bool kVnni>
-HWY_NOINLINE void Product(const QuantizedGroup* tile, const BlockRows& weight, int64_t panel,
-                          const Output& output, int64_t row, int64_t rows, int64_t channel) {
-  constexpr IntegerForm kForm = FormOf(kType);
-  constexpr size_t kBytes = NumberBytes(kForm);
-  const size_t num_groups = weight.num_groups();
-  for (size_t lane = 0; lane < kPackedChannels; lane += kLanes) {
-    Floats sums[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(Float());
-    const QuantizedGroup* x = tile;
-    const uint8_t* numbers = weight.numbers(panel);
-    for (size_t g = 0; g < num_groups; ++g, x += kRows, numbers += kBytes) {
-      if (lane == 0) {
-        for (size_t line = 0; line < kBytes; line += 64) {
-          hwy::Prefetch(numbers + kPrefetchBytes + line);
-        }
-      }
-      // Where variables are given zeros first, these would cost as much as the product.
-      __attribute__((uninitialized)) GroupNumbers u;
-      __attribute__((uninitialized)) GroupScales scales;
-      LoadNumbers<kForm.bits>(numbers, lane, u);
-      LoadScales<kType>(weight.units(panel), weight.factors(panel), g, lane, scales);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        sums[r] = AddGroup<kType, kVnni>(u, scales, x[r], sums[r]);
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      if (r < rows) StoreColumns(sums[r], output, row + r, channel + static_cast<int64_t>(lane));
-    }
-  }
-}
-
 // Panels and tiles of a task.
 struct Part {
   int64_t first_panel;
@@ -171,68 +111,109 @@ struct Part {
   int64_t last_tile;
 };
 
+// One tile times a panel.
+template <GgmlType kType, bool kVnni>
+void MultiplyTile(const QuantizedGroup* groups, const RowTile& tile, const BlockRows& weight,
+                  int64_t panel, const Output& output) {
+  const auto multiply = [&]<int kRows>() HWY_ATTR {
+    Product<kType, kRows, kVnni>(groups, weight, panel, output, tile.row, tile.rows,
+                                 panel * int64_t{kPackedChannels});
+  };
+  switch (tile.height) {
+    case 1:
+      return multiply.template operator()<1>();
+    case 2:
+      return multiply.template operator()<2>();
+    case 4:
+      return multiply.template operator()<4>();
+    case 8:
+      return multiply.template operator()<8>();
+#if HWY_MAX_BYTES >= 64
+    case 16:
+      return multiply.template operator()<16>();
+#endif
+  }
+}
+
 template <GgmlType kType, bool kVnni>
 void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
                   const Part& part) {
   for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
     for (int64_t i = part.first_tile; i < part.last_tile; ++i) {
-      const RowTile tile = rows.tiles.tile(i);
-      const auto multiply = [&]<int kRows>() HWY_ATTR {
-        Product<kType, kRows, kVnni>(rows.tile(i), weight, panel, output, tile.row, tile.rows,
-                                     panel * int64_t{kPackedChannels});
-      };
-      switch (tile.height) {
-        case 1:
-          multiply.template operator()<1>();
-          break;
-        case 2:
-          multiply.template operator()<2>();
-          break;
-        case 4:
-          multiply.template operator()<4>();
-          break;
-        case 8:
-          multiply.template operator()<8>();
-          break;
-#if HWY_MAX_BYTES >= 64
-        case 16:
-          multiply.template operator()<16>();
-          break;
-#endif
-      }
+      MultiplyTile<kType, kVnni>(rows.tile(i), rows.tiles.tile(i), weight, panel, output);
     }
   }
 }
 
-template <bool kVnni>
-void MultiplyPart(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
-                  const Part& part) {
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+// The same with AMX for tiles of 16 rows. Only the last tiles of all are lower.
+template <GgmlType kType>
+void MultiplyPartWithAmx(const QuantizedTiles& rows, const BlockRows& weight, const Output& output,
+                         const Part& part) {
+  static_assert(kTallestTile == kAmxRows);
+  int64_t end = part.first_tile;
+  while (end < part.last_tile && rows.tiles.tile(end).height == kTallestTile) ++end;
+  MultiplyPart<kType, true>(rows, weight, output,
+                            {part.first_panel, part.last_panel, end, part.last_tile});
+  if (end == part.first_tile) return;
+  thread_local Scratch scratch;
+  auto* numbers = scratch.Reserve<uint8_t>(rows.num_groups * kUnpackedBytes);
+  const AmxTiles in_use(AmxDepthOf<kType>());
+  for (int64_t panel = part.first_panel; panel < part.last_panel; ++panel) {
+    UnpackPanel<kType>(weight, panel, numbers);
+    for (int64_t i = part.first_tile; i < end; ++i) {
+      const RowTile tile = rows.tiles.tile(i);
+      AmxProduct<kType>(rows.tile(i), weight, panel, numbers, output, tile.row, tile.rows,
+                        panel * int64_t{kPackedChannels});
+    }
+  }
+}
+#endif
+
+// The ways in which this target multiplies.
+enum class Way { kPlain, kVnni, kAmx };
+
+template <GgmlType kType>
+void MultiplyPart([[maybe_unused]] Way way, const QuantizedTiles& rows, const BlockRows& weight,
+                  const Output& output, const Part& part) {
+#if HWY_TARGET == HWY_AVX3 && HWY_ARCH_X86_64
+  if (way == Way::kAmx) return MultiplyPartWithAmx<kType>(rows, weight, output, part);
+#endif
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  if (way == Way::kVnni) return MultiplyPart<kType, true>(rows, weight, output, part);
+#endif
+  return MultiplyPart<kType, false>(rows, weight, output, part);
+}
+
+void MultiplyPart(Way way, const QuantizedTiles& rows, const BlockRows& weight,
+                  const Output& output, const Part& part) {
   switch (weight.layout().type) {
     case GgmlType::kQ4_0:
-      return MultiplyPart<GgmlType::kQ4_0, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ4_0>(way, rows, weight, output, part);
     case GgmlType::kQ4_1:
-      return MultiplyPart<GgmlType::kQ4_1, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ4_1>(way, rows, weight, output, part);
     case GgmlType::kQ5_0:
-      return MultiplyPart<GgmlType::kQ5_0, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ5_0>(way, rows, weight, output, part);
     case GgmlType::kQ5_1:
-      return MultiplyPart<GgmlType::kQ5_1, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ5_1>(way, rows, weight, output, part);
     case GgmlType::kQ4_K:
-      return MultiplyPart<GgmlType::kQ4_K, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ4_K>(way, rows, weight, output, part);
     case GgmlType::kQ5_K:
-      return MultiplyPart<GgmlType::kQ5_K, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ5_K>(way, rows, weight, output, part);
     case GgmlType::kQ6_K:
-      return MultiplyPart<GgmlType::kQ6_K, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ6_K>(way, rows, weight, output, part);
     default:
-      return MultiplyPart<GgmlType::kQ8_0, kVnni>(rows, weight, output, part);
+      return MultiplyPart<GgmlType::kQ8_0>(way, rows, weight, output, part);
   }
 }
 
-void MultiplyOnThisProcessor(const QuantizedTiles& rows, const BlockRows& weight,
-                             const Output& output, const Part& part) {
+Way WayOfThisProcessor([[maybe_unused]] const Context& context) {
 #if HWY_TARGET == HWY_AVX3
-  if (HasVnni()) return MultiplyPart<true>(rows, weight, output, part);
+  if (HasVnni()) return context.amx && HasAmxBytes() ? Way::kAmx : Way::kVnni;
+#elif HWY_TARGET == HWY_AVX2
+  if (HasAvxVnni()) return Way::kVnni;
 #endif
-  MultiplyPart<false>(rows, weight, output, part);
+  return Way::kPlain;
 }
 
 // The rows of a product, and where they stand among those of all products' tiles.
@@ -314,15 +295,15 @@ int64_t TileTasks(const PartJob& job) {
   return (job.job->rows.tiles.count() + job.tiles - 1) / job.tiles;
 }
 
-void RunTask(const PartJob& job, int64_t task, bool accumulate) {
+void RunTask(Way way, const PartJob& job, int64_t task, bool accumulate) {
   const QuantizedTiles& rows = job.job->rows;
   const BlockRows& weight = *job.part->weight;
   const Output output{job.job->product->out.Columns(job.part->first, weight.rows()), accumulate};
   const int64_t panel = task % job.panel_tasks * job.panels;
   const int64_t tile = task / job.panel_tasks * job.tiles;
-  MultiplyOnThisProcessor(rows, weight, output,
-                          {panel, std::min(panel + job.panels, weight.num_panels()), tile,
-                           std::min(tile + job.tiles, rows.tiles.count())});
+  MultiplyPart(way, rows, weight, output,
+               {panel, std::min(panel + job.panels, weight.num_panels()), tile,
+                std::min(tile + job.tiles, rows.tiles.count())});
 }
 
 void PackedMatMulOnTarget(const Context& context, std::span<const PackedProduct> products,
@@ -351,9 +332,10 @@ void PackedMatMulOnTarget(const Context& context, std::span<const PackedProduct>
     job.first_task = num_tasks;
     num_tasks += TileTasks(job) * job.panel_tasks;
   }
+  const Way way = WayOfThisProcessor(context);
   context.workers.Run(num_tasks, [&](int64_t task, int) {
     const PartJob& job = JobOf(std::span<const PartJob>(jobs), task, &PartJob::first_task);
-    RunTask(job, task - job.first_task, accumulate);
+    RunTask(way, job, task - job.first_task, accumulate);
   });
 }
 

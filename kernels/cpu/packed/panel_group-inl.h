@@ -9,6 +9,7 @@
 #define ETA_KERNELS_CPU_PANEL_GROUP_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -56,21 +57,64 @@ HWY_INLINE Bytes LoadQuad(const uint8_t* numbers, size_t lane) {
   return nibble;
 }
 
-struct GroupNumbers {
-  Bytes quads[kQuads];  // terms 4 t .. 4 t + 3
+// Vectors that hold a number of each channel of a panel.
+inline constexpr size_t kPanelVectors = kPackedChannels / kLanes;
+
+// The numbers of a group, unpacked as they are taken.
+template <int kBits>
+struct StoredNumbers {
+  const uint8_t* numbers;
+
+  template <size_t kQuad>
+  HWY_INLINE Bytes Get(size_t vector) const {
+    return LoadQuad<kBits, kQuad>(numbers, vector * kLanes);
+  }
 };
 
+// The same, unpacked once for rows that take them several times.
 template <int kBits>
-HWY_INLINE void LoadNumbers(const uint8_t* numbers, size_t lane, GroupNumbers& u) {
-  [&]<size_t... kQuad>(std::index_sequence<kQuad...>) HWY_ATTR {
-    ((u.quads[kQuad] = LoadQuad<kBits, kQuad>(numbers, lane)), ...);
+struct UnpackedNumbers {
+  Bytes quads[kQuads][kPanelVectors];
+
+  template <size_t kQuad = 0>
+  HWY_INLINE void Unpack(const uint8_t* numbers) {
+    if constexpr (kQuad < kQuads) {
+#pragma GCC unroll 4
+      for (size_t v = 0; v < kPanelVectors; ++v) {
+        quads[kQuad][v] = LoadQuad<kBits, kQuad>(numbers, v * kLanes);
+      }
+      Unpack<kQuad + 1>(numbers);
+    }
   }
-  (std::make_index_sequence<kQuads>());
-}
+  template <size_t kQuad>
+  HWY_INLINE Bytes Get(size_t vector) const {
+    return quads[kQuad][vector];
+  }
+};
+
+// Quads from kFirst on of other numbers.
+template <class Numbers, size_t kFirst>
+struct QuadsFrom {
+  const Numbers& numbers;
+
+  template <size_t kQuad>
+  HWY_INLINE Bytes Get(size_t vector) const {
+    return numbers.template Get<kFirst + kQuad>(vector);
+  }
+};
+
+// Where multiply-adds are fused, integers become float32 as they are summed: a sum that starts at
+// the bits of 1.5 * 2^23 has, read as a float32, the value 1.5 * 2^23 + I, since |I| < 2^22. Then
+// s I, rounded once, is fma(s, that, -1.5 * 2^23 s), and the last term is exact: s has at most 18
+// bits.
+inline constexpr bool kBiased = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
+inline constexpr float kBias = 12582912.0f;
+inline constexpr int32_t kFirstSum = kBiased ? std::bit_cast<int32_t>(kBias) : 0;
 
 // What a group's sums of integers are multiplied with.
 struct GroupScales {
   Floats scale[2];
+  Floats minus_bias;  // -kBias * scale[0]
   Floats low;
 };
 
@@ -94,6 +138,25 @@ HWY_INLINE void LoadScales(const uint16_t* units, const uint8_t* factors, size_t
     scales.low = hn::Mul(low_unit, LoadBytes(d, factor + kPackedChannels));
   }
   scales.scale[1] = scales.low;
+  scales.minus_bias = hn::Mul(scales.scale[0], hn::Set(d, -kBias));
+}
+
+// scale * integers of the first half, or of the group.
+HWY_INLINE Floats Scale(const GroupScales& scales, Ints integers) {
+  const Float d;
+  if constexpr (kBiased) {
+    return hn::MulAdd(scales.scale[0], hn::BitCast(d, integers), scales.minus_bias);
+  } else {
+    return hn::Mul(scales.scale[0], hn::ConvertTo(d, integers));
+  }
+}
+
+// scaled + scale * integers of the second half.
+HWY_INLINE Floats AddScaled(const GroupScales& scales, Ints integers, Floats scaled) {
+  const Float d;
+  const Floats numbers =
+      kBiased ? hn::Sub(hn::BitCast(d, integers), hn::Set(d, kBias)) : hn::ConvertTo(d, integers);
+  return hn::MulAdd(scales.scale[1], numbers, scaled);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -17,7 +17,8 @@ struct alignas(64) QuantizedGroup {
   float scale;                               // a
   float scaled_sum;                          // b
   // Where the sum of u x has to start, so that the sum of (u - offset) x comes out: -offset X, for
-  // each offset that types have. StartOf() has the place; of 32 it is that of two halves.
+  // each offset that types have, above a target's kFirstSum. StartOf() has the place; of 32 it is
+  // that of two halves.
   std::array<int32_t, 6> start;
 };
 static_assert(sizeof(QuantizedGroup) == 64);

@@ -2,7 +2,8 @@
 // AVX-512; a caller asks WhyNoAmx() first. The instructions are written out, because compilers have
 // them only in files that are built for such processors alone.
 //
-// A tile multiplies bfloat16, 32 terms of a sum at a time. Operands of more bits are the sum of two
+// Tiles 0 to 3 are sums, 4 and 5 columns, 6 and 7 rows. A tile multiplies bfloat16, 32 terms of a
+// sum at a time (bytes: packed/amx_product-inl.h). Operands of more bits are the sum of two
 // bfloat16, `high` + `low`, which is off by at most 2^-16 of the value. What is left out is low *
 // low, at most 2^-16 of a term.
 //
@@ -54,13 +55,16 @@ constexpr size_t AmxSteps(size_t depth) {
   return (depth + kAmxDepth - 1) / kAmxDepth;
 }
 
-// The tiles of this thread, while it lives.
+// The tiles of this thread, while it lives. Columns and rows have `depth_bytes` of a sum's terms, a
+// multiple of 4.
 class AmxTiles {
  public:
-  AmxTiles() {
+  explicit AmxTiles(size_t depth_bytes = kAmxRowBytes) {
     Configuration all;
-    std::fill_n(all.row_bytes, 8, static_cast<uint16_t>(kAmxRowBytes));
+    std::fill_n(all.row_bytes, 6, static_cast<uint16_t>(kAmxRowBytes));
+    std::fill_n(all.row_bytes + 6, 2, static_cast<uint16_t>(depth_bytes));
     std::fill_n(all.rows, 8, static_cast<uint8_t>(kAmxRows));
+    std::fill_n(all.rows + 4, 2, static_cast<uint8_t>(depth_bytes / sizeof(uint32_t)));
     asm volatile("ldtilecfg %0" : : "m"(all));
   }
   ~AmxTiles() { asm volatile("tilerelease" : : : "memory"); }
@@ -97,6 +101,12 @@ HWY_INLINE void AmxStore(void* to, size_t stride = kAmxRowBytes) {
 template <int kC, int kA, int kB>
 HWY_INLINE void AmxMultiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+
+// The same of bytes with a sign, and sums of int32.
+template <int kC, int kA, int kB>
+HWY_INLINE void AmxMultiplyBytes() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
 }
 
 // Tiles 0 .. 3 are the sums [2 x 16 rows, 32 columns] of one product, row by row of tiles.

@@ -1,10 +1,11 @@
 // Products of bytes: numbers without a sign times activations with one, four at a time into each
 // lane of 32 bits, exactly.
 //
-// With VNNI that is one instruction, written out since compilers have it only in files that are
-// built for such processors alone. Else pairs of products are added in 16 bits first; as many pairs
-// as 16 bits hold are added there. Numbers of 8 bits would not fit: their sign goes over to the
-// activation. On other processors than x86 a byte of a word at a time is multiplied.
+// With VNNI (AVX-VNNI beside AVX2) that is one instruction, written out since compilers have it
+// only in files that are built for such processors alone. Else pairs of products are added in 16
+// bits first; as many pairs as 16 bits hold are added there. Numbers of 8 bits would not fit: their
+// sign goes over to the activation. On other processors than x86 a byte of a word at a time is
+// multiplied.
 //
 // Included once per target (Highway's foreach_target).
 
@@ -17,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/gemm_tile-inl.h"
@@ -88,58 +90,150 @@ constexpr size_t PairsInWord(int bits) {
 
 #endif  // ETA_BYTE_PAIRS
 
-// sum + the products of kQuads times four terms.
-template <int kBits, bool kVnni, size_t kQuads>
-HWY_INLINE Ints SumOfProducts(const Bytes* u, const int32_t* x, Ints sum) {
+// Rows that are multiplied side by side, since of one row each addition waits for the one before:
+// as many as have registers for their sums beside all vectors of numbers. Numbers without an offset
+// have two vectors each, and are taken one at a time.
+template <int kBits, bool kVnni>
+constexpr int RowsAtOnce() {
+  if (kLanes >= 16 || TakesOffset<kBits, kVnni>()) return 8;
+  return kLanes >= 8 && (kBits != 6 || kVnni) ? 4 : 2;
+}
+
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (kVnni) {
-#pragma GCC unroll 8
-    for (size_t t = 0; t < kQuads; ++t) {
-      asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(u[t].raw), "m"(x[t]));
-    }
-    return sum;
-  }
+// sum + the products with four activations.
+HWY_INLINE void AddVnni(Bytes u, const int32_t& x, Ints& sum) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.raw) : "v"(u.raw), "m"(x));
+}
+#elif HWY_TARGET == HWY_AVX2
+HWY_INLINE void AddVnni(Bytes u, Bytes x, Ints& sum) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(u.raw), "x"(x.raw));
+}
 #endif
+
+// Quad t of vectors `vector` .. vector + kVectors - 1 of numbers.
+template <size_t kQuad, size_t kVectors, class Numbers>
+HWY_INLINE void GetQuads(const Numbers& u, size_t vector, Bytes (&quads)[kVectors]) {
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVectors; ++v) quads[v] = u.template Get<kQuad>(vector + v);
+}
+
+// The functions below add, to sums[v][r], quad kQuad of vectors of numbers times that of row r of
+// activations, kWords words behind row r - 1.
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+template <size_t kWords, size_t kVectors, int kRows>
+HWY_INLINE void AddQuadByVnni(const Bytes (&u)[kVectors], const int32_t* x, Ints (*sums)[kRows]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t& four = x[static_cast<size_t>(r) * kWords];
+#if HWY_TARGET == HWY_AVX3
+    AddVnni(u[0], four, sums[0][r]);
+#else
+    const Bytes row = hn::BitCast(Byte(), hn::Set(Int(), four));
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) AddVnni(u[v], row, sums[v][r]);
+#endif
+  }
+}
+#endif
+
 #if ETA_BYTE_PAIRS
+// `words` are sums of pairs, which go to `sums` before they can overflow.
+template <int kBits, size_t kQuad, size_t kWords, size_t kVectors, class Words, int kRows>
+HWY_INLINE void AddQuadByPairs(const Bytes (&u)[kVectors], const int32_t* x, Words& words,
+                               Ints (*sums)[kRows]) {
   constexpr size_t kPairs = PairsInWord(kBits);
-  static_assert(kQuads % kPairs == 0);
   const Byte d8;
   const hn::RebindToSigned<Byte> di8;
-  const hn::Repartition<int16_t, Float> di16;
-  auto words = hn::Zero(di16);
-#pragma GCC unroll 8
-  for (size_t t = 0; t < kQuads; ++t) {
-    const Bytes row = hn::BitCast(d8, hn::Set(Int(), x[t]));
+  __attribute__((uninitialized)) Bytes numbers[kVectors];
+  __attribute__((uninitialized)) Bytes signs[kVectors];
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVectors; ++v) {
+    numbers[v] = u[v];
     if constexpr (kBits == 8) {
-      const Bytes w = hn::Xor(u[t], hn::Set(d8, 0x80));
-      const Bytes magnitude = hn::BitCast(d8, hn::Abs(hn::BitCast(di8, w)));
-      words = AddPairs(magnitude, ApplySign(row, w));
-    } else {
-      words = hn::Add(words, AddPairs(u[t], row));
-    }
-    if ((t + 1) % kPairs == 0) {
-      sum = hn::Add(sum, AddWords(words));
-      words = hn::Zero(di16);
+      signs[v] = hn::Xor(u[v], hn::Set(d8, 0x80));
+      numbers[v] = hn::BitCast(d8, hn::Abs(hn::BitCast(di8, signs[v])));
     }
   }
-  return sum;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    const Bytes row = hn::BitCast(d8, hn::Set(Int(), x[static_cast<size_t>(r) * kWords]));
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto pairs = AddPairs(numbers[v], kBits == 8 ? ApplySign(row, signs[v]) : row);
+      auto& word = words[v][r];
+      word = kQuad % kPairs == 0 ? pairs : hn::Add(word, pairs);
+      // Else the compiler makes many products first, adds them as a tree, and has no registers.
+      asm("" : "+v"(word.raw));
+      if constexpr ((kQuad + 1) % kPairs == 0) {
+        sums[v][r] = hn::Add(sums[v][r], AddWords(word));
+        asm("" : "+v"(sums[v][r].raw));
+      }
+    }
+  }
+}
 #else
+template <size_t kWords, size_t kVectors, int kRows>
+HWY_INLINE void AddQuadByBytes(const Bytes (&u)[kVectors], const int32_t* x, Ints (*sums)[kRows]) {
   const Int di;
   const hn::RebindToUnsigned<Int> du;
-  for (size_t t = 0; t < kQuads; ++t) {
-    const auto word = hn::BitCast(du, u[t]);
-    const Ints row = hn::Set(di, x[t]);
-    const auto product = [&](auto number, Ints activation) HWY_ATTR {
-      const auto byte = hn::And(number, hn::Set(du, 0xFF));
-      return hn::Mul(hn::BitCast(di, byte), hn::ShiftRight<24>(activation));
-    };
-    sum = hn::Add(sum, product(word, hn::ShiftLeft<24>(row)));
-    sum = hn::Add(sum, product(hn::ShiftRight<8>(word), hn::ShiftLeft<16>(row)));
-    sum = hn::Add(sum, product(hn::ShiftRight<16>(word), hn::ShiftLeft<8>(row)));
-    sum = hn::Add(sum, product(hn::ShiftRight<24>(word), row));
+  const auto product = [&](auto number, Ints activation) HWY_ATTR {
+    const auto byte = hn::And(number, hn::Set(du, 0xFF));
+    return hn::Mul(hn::BitCast(di, byte), hn::ShiftRight<24>(activation));
+  };
+  for (size_t v = 0; v < kVectors; ++v) {
+    const auto word = hn::BitCast(du, u[v]);
+    for (int r = 0; r < kRows; ++r) {
+      const Ints row = hn::Set(di, x[static_cast<size_t>(r) * kWords]);
+      Ints& sum = sums[v][r];
+      sum = hn::Add(sum, product(word, hn::ShiftLeft<24>(row)));
+      sum = hn::Add(sum, product(hn::ShiftRight<8>(word), hn::ShiftLeft<16>(row)));
+      sum = hn::Add(sum, product(hn::ShiftRight<16>(word), hn::ShiftLeft<8>(row)));
+      sum = hn::Add(sum, product(hn::ShiftRight<24>(word), row));
+    }
   }
-  return sum;
+}
 #endif
+
+// The same of quads kQuad .. kQuads - 1, and of kVectors vectors from `vector` on.
+template <int kBits, bool kVnni, size_t kQuad, size_t kQuads, size_t kWords, size_t kVectors,
+          class Numbers, class Words, int kRows>
+HWY_INLINE void AddQuads(const Numbers& u, size_t vector, const int32_t* x, Words& words,
+                         Ints (*sums)[kRows]) {
+  if constexpr (kQuad < kQuads) {
+    __attribute__((uninitialized)) Bytes quads[kVectors];
+    GetQuads<kQuad>(u, vector, quads);
+#if !ETA_BYTE_PAIRS
+    AddQuadByBytes<kWords>(quads, x + kQuad, sums);
+#else
+    if constexpr (!kVnni) {
+      AddQuadByPairs<kBits, kQuad, kWords>(quads, x + kQuad, words, sums);
+    } else {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+      AddQuadByVnni<kWords>(quads, x + kQuad, sums);
+#endif
+    }
+#endif
+    AddQuads<kBits, kVnni, kQuad + 1, kQuads, kWords, kVectors>(u, vector, x, words, sums);
+  }
+}
+
+// sums[v][r] + the products of kQuads times four terms of row r of activations, kWords words behind
+// row r - 1, with vector v of numbers: u.Get<t>(v) has terms 4 t .. 4 t + 3.
+template <int kBits, bool kVnni, size_t kQuads, size_t kWords, class Numbers, int kRows,
+          size_t kVectors>
+HWY_INLINE void AddProducts(const Numbers& u, const int32_t* x, Ints (&sums)[kVectors][kRows]) {
+  constexpr size_t kTogether = TakesOffset<kBits, kVnni>() ? 1 : kVectors;
+#if ETA_BYTE_PAIRS
+  static_assert(kQuads % PairsInWord(kBits) == 0);
+  __attribute__((uninitialized)) hn::Vec<hn::Repartition<int16_t, Float>> words[kTogether][kRows];
+#else
+  const bool words = false;  // there are none
+#endif
+#pragma GCC unroll 4
+  for (size_t v = 0; v < kVectors; v += kTogether) {
+    AddQuads<kBits, kVnni, 0, kQuads, kWords, kTogether>(u, v, x, words, sums + v);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,6 +1,7 @@
 // AppendDecodeRows does Rope, AppendKv and PredictThresholds of a layer as one kernel, for a step
 // in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index"). The shapes
-// are those of the three ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ].
+// are those of the three ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ]. In a layer
+// without RoPE q and k stay as they are.
 //
 // Launches bind: each costs as much as the work, so there is one instead of three. A cluster has
 // one CTA per KV head. The first clusters rotate the keys of kAppendRows rows each, store keys and
@@ -32,7 +33,7 @@ struct DecodeArgs {
   AppendArgs append;
   ThresholdArgs thresholds;
   float* q;
-  const float2* angles;  // [R, d / 2]
+  const float2* angles;  // [R, d / 2]; null: q and k do not turn
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -86,7 +87,7 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
     float* k = append.k + own * append.k_stride + kv_head * d;
     HeadVector vector;
     vector.Load(value ? append.v + own * append.v_stride + kv_head * d : k, d);
-    if (!value) {
+    if (!value && args.angles != nullptr) {
       vector.Rotate(args.angles + static_cast<int64_t>(own) * (d / 2), d);
       vector.Store(k, d);
     }
@@ -107,7 +108,7 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
 }
 
 // Rotates the queries that share a KV head, of rows [first_row, end), in place and into `shared`,
-// [rows][width].
+// [rows][width]. Without angles they are copied as they are.
 __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t first_row,
                                               int32_t end, int32_t kv_head, int32_t width,
                                               float* shared) {
@@ -122,9 +123,11 @@ __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t fi
   for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
     HeadVector vectors[kHeldVectors];
     ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) { vectors[n].Load(query(i), d); });
-    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
-      vectors[n].Rotate(args.angles + static_cast<int64_t>(first_row + i / group) * (d / 2), d);
-    });
+    if (args.angles != nullptr) {
+      ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+        vectors[n].Rotate(args.angles + static_cast<int64_t>(first_row + i / group) * (d / 2), d);
+      });
+    }
     ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
       vectors[n].Store(query(i), d);
       vectors[n].Store(shared + i * d, d);
@@ -264,15 +267,17 @@ __global__ void __launch_bounds__(kAppendThreads, 2)
 
 }  // namespace
 
-bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvParams& append,
+bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvParams& append,
                       const ThresholdParams& thresholds) {
   const KvGeometry& geometry = append.geometry;
   const int32_t kv_heads = geometry.num_kv_heads;
   const int64_t heads = thresholds.out.cols;
   const int64_t d = geometry.head_dim;
-  const bool one_layer = rope.k == append.k && rope.q == thresholds.q && rope.head_dim == d &&
-                         rope.k.cols == kv_heads * d && rope.q.cols == heads * d &&
-                         rope.q.rows == rope.k.rows;
+  const TensorView& q = thresholds.q;
+  const bool rotates_them =
+      rope == nullptr || (rope->q == q && rope->k == append.k && rope->head_dim == d);
+  const bool one_layer = rotates_them && append.k.cols == kv_heads * d && q.cols == heads * d &&
+                         q.rows == append.k.rows;
   const bool divides = kv_heads <= kMaxKvHeads && (kv_heads & (kv_heads - 1)) == 0 &&
                        heads % kv_heads == 0 && heads / kv_heads <= kMaxGroup;
   if (!HasClusters(context.device) || !one_layer || !divides) return false;
@@ -281,9 +286,9 @@ bool AppendDecodeRows(Context& context, const RopeParams& rope, const AppendKvPa
 
   const DecodeArgs args = {.append = MakeAppendArgs(append),
                            .thresholds = MakeThresholdArgs(thresholds),
-                           .q = rope.q.data,
-                           .angles = Angles(context, rope)};
-  if (args.angles == nullptr) return true;  // no memory; the device's status says so
+                           .q = q.data,
+                           .angles = rope == nullptr ? nullptr : Angles(context, *rope)};
+  if (rope != nullptr && args.angles == nullptr) return true;  // no memory: the device says so
   const int32_t num_rows = context.step.num_rows;
   const auto clusters =
       static_cast<unsigned>(Clusters(num_rows, kAppendRows) + Clusters(num_rows, kPredictRows));

@@ -161,6 +161,34 @@ CASES = {
                        attention_bias=True),
         "without": dict(norm_topk_prob=True),
     },
+    # The fourth of five layers has no RoPE, the head is the embedding and the base is 2e6, none of
+    # which config.json says.
+    "smollm3": {
+        "type": "smollm3",
+        "config": dict(num_hidden_layers=5, num_key_value_heads=1, pad_token_id=0,
+                       rope_parameters=rope("default", 2e6)),
+        "stored": torch.bfloat16,
+        "older": {"rope_parameters": None, "no_rope_layers": None, "no_rope_layer_interval": None,
+                  "layer_types": None, "tie_word_embeddings": None},
+        "without": dict(no_rope_layers=[1] * 5),
+    },
+    # With biases, and RoPE in the second layer alone, which is stretched.
+    "smollm3-list": {
+        "type": "smollm3",
+        "config": dict(num_hidden_layers=3, no_rope_layers=[0, 1, 0], attention_bias=True,
+                       tie_word_embeddings=False, max_position_embeddings=128, pad_token_id=0,
+                       rope_parameters=rope("yarn", 1e6, factor=2.0,
+                                            original_max_position_embeddings=128)),
+        "without": dict(no_rope_layers=[0, 0, 0]),
+    },
+    # The second layer has no RoPE and a window, which holds the whole case.
+    "smollm3-window": {
+        "type": "smollm3",
+        "config": dict(no_rope_layer_interval=2, use_sliding_window=True, sliding_window=TOKENS,
+                       pad_token_id=0),
+        "older": {"no_rope_layers": None, "layer_types": None},
+        "without": dict(no_rope_layers=[1, 1]),
+    },
 }
 
 

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kRoot = ETA_SOURCE_DIR "/tests/golden/families/";
 constexpr int kFamilyVocabulary = 257;
-constexpr int kWindow = 176;  // of mistral-window and qwen2-window
+constexpr int kWindow = 176;  // of the models with a window
 
 v1::GenerateRequest FamilyPrompt(int tokens, int max_tokens) {
   v1::GenerateRequest request;
@@ -84,7 +84,7 @@ TEST(FamilyProcessTest, AByteThatNoTokenStandsForIsRefusedAndEndsNothing) {
 // bad input: Prompts | past the model's sliding window, within --max_context | INVALID_ARGUMENT,
 //   CONTEXT_TOO_LONG, the window as `max_context`
 TEST(FamilyProcessTest, AWindowIsAHardLimit) {
-  for (const std::string model : {"mistral-window", "qwen2-window"}) {
+  for (const std::string model : {"mistral-window", "qwen2-window", "smollm3-window"}) {
     SCOPED_TRACE(model);
     const TempFolder folder;
     Replica server(kRoot + model, folder.path() + "/profiles.db");

@@ -25,7 +25,7 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
   const uint64_t dim = o.model_dim;
   const uint64_t query = uint64_t{o.num_query_heads} * o.head_dim;
   const uint64_t key = uint64_t{o.num_kv_heads} * o.head_dim;
-  const bool llama = o.architecture == "llama";
+  const bool permutes = o.architecture == "llama" || o.architecture == "smollm3";
   std::vector<Named> all = {{"token_embd.weight", "model.embed_tokens.weight", {dim, kVocabSize}},
                             {"output_norm.weight", "model.norm.weight", {dim}}};
   if (!o.tied) all.push_back({"output.weight", "lm_head.weight", {dim, kVocabSize}});
@@ -37,8 +37,8 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
                      std::move(dimensions), heads});
     };
     add("attn_norm.weight", "input_layernorm.weight", {dim});
-    add("attn_q.weight", "self_attn.q_proj.weight", {dim, query}, llama ? o.num_query_heads : 0);
-    add("attn_k.weight", "self_attn.k_proj.weight", {dim, key}, llama ? o.num_kv_heads : 0);
+    add("attn_q.weight", "self_attn.q_proj.weight", {dim, query}, permutes ? o.num_query_heads : 0);
+    add("attn_k.weight", "self_attn.k_proj.weight", {dim, key}, permutes ? o.num_kv_heads : 0);
     add("attn_v.weight", "self_attn.v_proj.weight", {dim, key});
     if (o.architecture == "qwen2") {
       add("attn_q.bias", "self_attn.q_proj.bias", {query});

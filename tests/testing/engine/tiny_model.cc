@@ -42,6 +42,7 @@ nlohmann::json Config(const TinyModelOptions& o) {
     config["attention_bias"] = o.attention_bias;
     config["sliding_window"] = nullptr;
     if (o.sliding_window) config["sliding_window"] = *o.sliding_window;
+    if (o.no_rope_layer_interval) config["no_rope_layer_interval"] = *o.no_rope_layer_interval;
   } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";

@@ -25,6 +25,7 @@ struct TinyModelOptions {
   std::string model_type;
   bool attention_bias = false;
   std::optional<int32_t> sliding_window;
+  std::optional<int32_t> no_rope_layer_interval;  // of model_type smollm3
   // With model_type qwen3_moe: in every layer but the last `dense_layers`.
   int32_t num_experts = 0;
   int32_t experts_per_token = 2;

@@ -37,6 +37,10 @@ ModelSpec ToySpec(const ToyOptions& options) {
   c.qkv_bias = options.biases;
   c.out_bias = options.biases;
   c.head_norms = options.head_norms;
+  if (options.unrotated) {
+    c.layers.resize(static_cast<size_t>(options.num_layers));
+    c.layers.back().rotates = false;
+  }
   c.tie_word_embeddings = options.tied;
   return spec;
 }

@@ -22,6 +22,7 @@ struct ToyOptions {
   bool biases = false;  // of q, k, v and o
   bool head_norms = false;
   bool tied = true;
+  bool unrotated = false;  // the last layer has no RoPE
   int32_t num_layers = 2;
   int32_t head_dim = 6;
 };

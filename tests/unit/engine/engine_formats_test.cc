@@ -346,7 +346,14 @@ std::vector<Shape> Families() {
             .num_experts = 8,
             .experts_per_token = 3,
             .dense_layers = 1,
-            .tied = false}}};
+            .tied = false}},
+          {"SmolLM3SecondLayerWithoutRope",
+           {.num_layers = 3,
+            .num_query_heads = 4,
+            .num_kv_heads = 1,
+            .head_dim = 64,
+            .model_type = "smollm3",
+            .no_rope_layer_interval = 2}}};
 }
 
 class Family : public ::testing::TestWithParam<Shape> {

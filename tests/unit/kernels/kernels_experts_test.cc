@@ -24,7 +24,7 @@ std::vector<BackendUnderTest> BackendsWithExperts() {
   return backends;
 }
 
-struct Shape {
+struct ExpertShape {
   int64_t rows;
   int32_t experts;
   int32_t per_row;
@@ -32,9 +32,9 @@ struct Shape {
   int64_t width;
 };
 
-constexpr Shape kShapes[] = {{1, 1, 1, 32, 32},   {1, 8, 2, 64, 48},   {3, 5, 5, 40, 33},
-                             {7, 16, 4, 96, 64},  {40, 8, 3, 64, 160}, {90, 4, 2, 33, 32},
-                             {70, 128, 8, 64, 32}};
+constexpr ExpertShape kExpertShapes[] = {
+    {1, 1, 1, 32, 32},   {1, 8, 2, 64, 48},  {3, 5, 5, 40, 33},   {7, 16, 4, 96, 64},
+    {40, 8, 3, 64, 160}, {90, 4, 2, 33, 32}, {70, 128, 8, 64, 32}};
 
 // A choice in the device's memory, and what stands in it.
 class ChoiceOf {
@@ -128,7 +128,7 @@ class ExpertsOn : public ::testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(ExpertsOn, TheGreatestLogitsAreChosenAndWeighedAndHavePlaces) {
   Random random(1);
-  for (const Shape& shape : kShapes) {
+  for (const ExpertShape& shape : kExpertShapes) {
     for (const bool normalise : {false, true}) {
       const HostTensor logits = Normal(random, shape.rows, shape.experts, 3.0f);
       Device device(GetParam());
@@ -210,7 +210,7 @@ TEST_P(ExpertsOn, ALogitThatIsNoNumberSpoilsItsRowAlone) {
 // The matrices of experts that no row chose are not even there.
 TEST_P(ExpertsOn, ProductsAreTheReferencesAndReadTheChosenAlone) {
   Random random(2);
-  for (const Shape& shape : kShapes) {
+  for (const ExpertShape& shape : kExpertShapes) {
     const HostTensor logits = Normal(random, shape.rows, shape.experts);
     const HostTensor x = Normal(random, shape.rows, shape.dim);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -276,8 +276,8 @@ TEST_P(ExpertsOn, BlocksOfAFileStayBlocks) {
 
 // A layer's experts on a device: what is added to `onto`.
 HostTensor Layer(Device& device, const HostTensor& logits, const HostTensor& x,
-                 const HostTensor& onto, const Shape& shape, const Stack& up, const Stack& down,
-                 WeightFormat format) {
+                 const HostTensor& onto, const ExpertShape& shape, const Stack& up,
+                 const Stack& down, WeightFormat format) {
   ChoiceOf choice(device, x.rows, shape.experts, shape.per_row);
   Route(device, logits, true, choice.view);
   const auto gate_up = up.Pack(device, format);
@@ -298,7 +298,7 @@ HostTensor Layer(Device& device, const HostTensor& logits, const HostTensor& x,
 
 TEST_P(ExpertsOn, ALayerIsTheSumOverItsExperts) {
   Random random(4);
-  for (const Shape& shape : kShapes) {
+  for (const ExpertShape& shape : kExpertShapes) {
     const HostTensor logits = Normal(random, shape.rows, shape.experts);
     const HostTensor x = Normal(random, shape.rows, shape.dim);
     const HostTensor onto = Normal(random, shape.rows, shape.dim);
@@ -342,7 +342,7 @@ TEST_P(ExpertsOn, ALayerIsTheSumOverItsExperts) {
 
 TEST_P(ExpertsOn, ARowAloneHasTheBitsItHasAmongOthers) {
   Random random(5);
-  for (const Shape& shape : kShapes) {
+  for (const ExpertShape& shape : kExpertShapes) {
     const HostTensor logits = Normal(random, shape.rows, shape.experts);
     const HostTensor x = Normal(random, shape.rows, shape.dim);
     const HostTensor onto = Normal(random, shape.rows, shape.dim);

@@ -11,17 +11,22 @@
 #include "kernels/params/layer.h"
 #include "kernels/weights/host_rows.h"
 #include "kernels/weights/integer_groups.h"
+#include "tests/testing/kernels/block_halves.h"
 #include "tests/testing/kernels/kernel_harness.h"
 #include "tests/testing/kernels/random_blocks.h"
 
 namespace eta::testing {
 namespace {
 
-// The backends that multiply weights in blocks, on AVX-512 without VNNI too.
+// The backends that multiply weights in blocks; AVX-512 and AVX2 without their VNNI too.
 std::vector<BackendUnderTest> Backends() {
   std::vector<BackendUnderTest> backends = JudgedBackends();
   std::erase_if(backends, [](const BackendUnderTest& backend) { return backend.name != "cpu"; });
   backends.push_back({.name = "cpu", .no_vnni = true});
+  for (const int64_t target : cpu::AttainableTargets()) {
+    if (cpu::TargetName(target) != "AVX2") continue;
+    backends.push_back({.name = "cpu", .target = target, .no_vnni = true});
+  }
   return backends;
 }
 
@@ -287,6 +292,51 @@ TEST_P(PackedMatMulOn, ExtremesHaveTheReferencesBits) {
         }
         ExpectSame(Multiply(device, x, *got, nullptr), Multiply(judge, x, *want, nullptr));
       }
+    }
+  }
+}
+
+// The greatest and the least scales, and those of zero.
+TEST_P(PackedMatMulOn, ExtremeScalesHaveTheReferencesBits) {
+  Random random(14);
+  for (const GgmlLayout& layout : PackedLayouts()) {
+    SCOPED_TRACE(layout.name);
+    for (const int bits : {0x7BFF, 0xFBFF, 0x0001, 0x8001, 0x0000, 0x8000}) {
+      SCOPED_TRACE(bits);
+      const auto scale = static_cast<uint16_t>(bits);
+      std::vector<std::byte> storage;
+      const HostMatrix matrix = RandomPackedMatrix(random, layout, 17, 512, storage);
+      for (size_t block = 0; block < storage.size(); block += layout.block_bytes) {
+        for (const size_t at : HalvesOf(layout.type)) {
+          std::memcpy(&storage[block + at], &scale, sizeof(scale));
+        }
+      }
+      ExpectTheReferencesBits({&matrix, 1}, WeightFormat::kNative, kSomeRows, random);
+    }
+  }
+}
+
+// A row of zeros and one that is all but zeros: neither may disturb those beside it.
+TEST_P(PackedMatMulOn, RowsOfNearlyNothingAreNothing) {
+  Random random(15);
+  for (const GgmlLayout& layout : PackedLayouts()) {
+    SCOPED_TRACE(layout.name);
+    std::vector<std::byte> storage;
+    const HostMatrix matrix = RandomPackedMatrix(random, layout, 20, 256, storage);
+    Device judge({"reference"});
+    Device device(GetParam());
+    const auto want = *judge->Pack({&matrix, 1}, WeightFormat::kNative);
+    const auto got = *device->Pack({&matrix, 1}, WeightFormat::kNative);
+    HostTensor x = Normal(random, 18, 256);
+    for (int64_t k = 0; k < 256; ++k) {
+      x.row(3)[k] = 0.0f;
+      x.row(17)[k] *= 0x1p-120f;
+    }
+    const HostTensor out = Multiply(device, x, *got, nullptr);
+    ExpectSame(out, Multiply(judge, x, *want, nullptr));
+    for (int64_t n = 0; n < 20; ++n) {
+      EXPECT_EQ(out.row(3)[n], 0.0f);
+      EXPECT_EQ(out.row(17)[n], 0.0f);
     }
   }
 }

@@ -38,21 +38,21 @@ void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::Status
 // bad input: config.json | a family that is not known | UNIMPLEMENTED, with the list of those known
 //   | BadModelTest.AConfigIsRefusedInOneLine
 TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
-  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2, qwen3 and qwen3_moe");
+  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindModelFamily(family.model_type), &family);
   }
   for (const char* type : {"mixtral", "qwen2_moe", "gemma3", "phi3", "LLAMA", ""}) {
     EXPECT_EQ(FindModelFamily(type), nullptr);
-    ExpectFamilyRefused(ParseFamily(type), absl::StatusCode::kUnimplemented,
-                        std::string("model_type '") + type +
-                            "' is not supported, only eta, llama, mistral, qwen2, qwen3 and "
-                            "qwen3_moe");
+    ExpectFamilyRefused(
+        ParseFamily(type), absl::StatusCode::kUnimplemented,
+        std::string("model_type '") + type +
+            "' is not supported, only eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
   }
 }
 
 TEST(ModelFamily, OnlyEtaPredictsThresholds) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3"}) {
     const auto config = ParseFamily(type, {{"eta_beta", 3.0}, {"eta_gate", "silu"}}).value();
     EXPECT_FALSE(config.has_predictor) << type;
     EXPECT_EQ(config.gate, Gate::kNone) << type;
@@ -63,7 +63,7 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
 // bad input: config.json | `eta_family` that is not known, that predicts thresholds itself, or that
 //   has experts | UNIMPLEMENTED, named
 TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
     const auto before = ParseFamily(type, original);
     Json fields = original;
@@ -73,6 +73,9 @@ TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
     EXPECT_EQ(config.gate, Gate::kSilu) << type;
     EXPECT_EQ(config.qkv_bias, before->qkv_bias) << type;
     EXPECT_EQ(config.head_norms, before->head_norms) << type;
+    EXPECT_EQ(config.layers, before->layers) << type;
+    EXPECT_EQ(config.rope_theta, before->rope_theta) << type;
+    EXPECT_EQ(config.tie_word_embeddings, before->tie_word_embeddings) << type;
   }
   for (const char* type : {"eta", "qwen3_moe", "gpt2", ""}) {
     ExpectFamilyRefused(ParseFamily("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
@@ -102,6 +105,51 @@ TEST(ModelFamily, SmolLM2IsALlama) {
   EXPECT_FALSE(config->qkv_bias || config->out_bias || config->head_norms);
 }
 
+// SmolLM3-3B's, the fields that are read.
+TEST(ModelFamily, SmolLM3HasLayersWithoutRope) {
+  Json json = Json::parse(R"({"architectures":["SmolLM3ForCausalLM"],"attention_bias":false,
+      "attention_dropout":0.0,"eos_token_id":128012,"hidden_act":"silu","hidden_size":2048,
+      "initializer_range":0.02,"intermediate_size":11008,"max_position_embeddings":65536,
+      "max_window_layers":28,"mlp_bias":false,"model_type":"smollm3","no_rope_layer_interval":4,
+      "num_attention_heads":16,"num_hidden_layers":36,"num_key_value_heads":4,
+      "pad_token_id":128004,"pretraining_tp":2,"rms_norm_eps":1e-06,"rope_scaling":null,
+      "rope_theta":5000000.0,"sliding_window":null,"use_sliding_window":false,
+      "vocab_size":128256})");
+  json["layer_types"] = Json(36, "full_attention");
+  json["no_rope_layers"] = Json::array();
+  for (int i = 0; i < 36; ++i) json["no_rope_layers"].push_back(i % 4 == 3 ? 0 : 1);
+  const auto config = ParseModelConfig(json.dump());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_EQ(config->group_size(), 4);
+  EXPECT_EQ(config->rope_theta, 5e6f);
+  EXPECT_EQ(config->max_context, 65536);
+  EXPECT_EQ(config->sliding_window, 0);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  for (int32_t i = 0; i < 36; ++i) EXPECT_EQ(config->layer(i).rotates, i % 4 != 3) << i;
+  for (const char* unsaid : {"layer_types", "no_rope_layers", "no_rope_layer_interval"}) {
+    json.erase(unsaid);
+    EXPECT_EQ(ParseModelConfig(json.dump()).value(), *config) << "without " << unsaid;
+  }
+}
+
+TEST(ModelFamily, BaseAndHeadThatTheFileDoesNotNameAreThoseOfTransformers) {
+  for (const ModelFamily& family : ModelFamilies()) {
+    if (family.has_predictor) continue;
+    const std::string type(family.model_type);
+    const bool smollm3 = type == "smollm3";
+    const auto unsaid = ParseFamily(type).value();
+    EXPECT_EQ(unsaid.rope_theta, smollm3 ? 2e6f : 1e4f) << type;
+    EXPECT_EQ(unsaid.tie_word_embeddings, smollm3) << type;
+    const auto newer = ParseFamily(type, {{"rope_parameters", {{"rope_type", "default"}}}});
+    EXPECT_EQ(newer->rope_theta, unsaid.rope_theta) << type;
+    const auto said =
+        ParseFamily(type, {{"rope_theta", 5e5}, {"tie_word_embeddings", !smollm3}}).value();
+    EXPECT_EQ(said.rope_theta, 5e5f) << type;
+    EXPECT_EQ(said.tie_word_embeddings, !smollm3) << type;
+  }
+}
+
 // bad input: config.json | biases that the family does not have | UNIMPLEMENTED, the field named
 TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   const auto biases = [](const char* type, const Json& others = Json::object()) {
@@ -111,7 +159,7 @@ TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   };
   const Json yes = {{"attention_bias", true}};
   const Json no = {{"attention_bias", false}};
-  for (const char* type : {"llama", "qwen3", "qwen3_moe"}) {
+  for (const char* type : {"llama", "qwen3", "qwen3_moe", "smollm3"}) {
     EXPECT_EQ(biases(type), std::pair(false, false)) << type;
     EXPECT_EQ(biases(type, no), std::pair(false, false)) << type;
     EXPECT_EQ(biases(type, yes), std::pair(true, true)) << type;
@@ -122,7 +170,7 @@ TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   EXPECT_EQ(biases("mistral", no), std::pair(false, false));
   ExpectFamilyRefused(ParseFamily("mistral", yes), absl::StatusCode::kUnimplemented,
                       "attention_bias true is not supported");
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     ExpectFamilyRefused(ParseFamily(type, {{"mlp_bias", true}}), absl::StatusCode::kUnimplemented,
                         "mlp_bias true is not supported");
   }
@@ -160,82 +208,11 @@ TEST(ModelFamily, HeadsThatTheFileDoesNotNameAreThoseOfTransformers) {
   EXPECT_EQ(heads("qwen2", "absent", "absent"), std::pair(64, 32));
   EXPECT_EQ(heads("qwen3", "absent", "absent"), std::pair(128, 32));
   EXPECT_EQ(heads("qwen3_moe", "absent", "absent"), std::pair(64, 4));
-  for (const char* type : {"llama", "mistral", "qwen2"}) {
+  EXPECT_EQ(heads("smollm3", "absent", "absent"), std::pair(64, 4));
+  for (const char* type : {"llama", "mistral", "qwen2", "smollm3"}) {
     EXPECT_EQ(heads(type, nullptr, nullptr), std::pair(64, 32)) << type;
     EXPECT_EQ(heads(type, 96, 2), std::pair(96, 2)) << type;
   }
-}
-
-int32_t WindowOf(const char* type, const Json& others) {
-  const auto config = ParseFamily(type, others);
-  EXPECT_TRUE(config.ok()) << config.status();
-  return config.ok() ? config->sliding_window : -1;
-}
-
-// bad input: config.json | `sliding_window` 0, negative, huge | INVALID_ARGUMENT naming field and
-//   limit
-TEST(ModelFamily, MistralsWindowIsALimitUnlessItIsNull) {
-  EXPECT_EQ(WindowOf("mistral", {{"sliding_window", nullptr}}), 0);
-  EXPECT_EQ(WindowOf("mistral", {{"sliding_window", 1024}}), 1024);
-  EXPECT_EQ(WindowOf("mistral", Json::object()), 4096) << "as transformers";
-  const auto config = ParseFamily("mistral", {{"sliding_window", 1024}});
-  EXPECT_EQ(ContextLimit(*config, 32768), 1024);
-  EXPECT_EQ(ContextLimit(*config, 1024), 1024);
-  EXPECT_EQ(ContextLimit(*config, 100), 100);
-  EXPECT_EQ(ContextLimit(*ParseFamily("mistral", {{"sliding_window", nullptr}}), 32768), 32768);
-  for (const Json& bad : {Json(0), Json(-1), Json("1024"), Json(1e9)}) {
-    ExpectFamilyRefused(ParseFamily("mistral", {{"sliding_window", bad}}),
-                        absl::StatusCode::kInvalidArgument,
-                        "sliding_window must be a whole number from 1 to 16777216");
-  }
-  ExpectFamilyRefused(ParseFamily("llama", {{"sliding_window", 1024}}),
-                      absl::StatusCode::kUnimplemented, "sliding_window");
-}
-
-// bad input: config.json | `layer_types` of another length, or with an unknown kind |
-//   INVALID_ARGUMENT; UNIMPLEMENTED for the kind
-TEST(ModelFamily, QwensWindowIsALimitIfSomeLayerHasIt) {
-  Json layers = {"full_attention", "full_attention", "full_attention", "sliding_attention"};
-  for (const char* type : {"qwen2", "qwen3"}) {
-    EXPECT_EQ(WindowOf(type, {{"sliding_window", 1024}}), 0);
-    EXPECT_EQ(WindowOf(type, {{"sliding_window", 1024}, {"use_sliding_window", false}}), 0);
-    const Json used = {{"sliding_window", 1024}, {"use_sliding_window", true}};
-    EXPECT_EQ(WindowOf(type, used), 0) << "from layer 28 on";
-    Json from = used;
-    from["max_window_layers"] = 3;
-    EXPECT_EQ(WindowOf(type, from), 1024);
-    from["max_window_layers"] = 4;
-    EXPECT_EQ(WindowOf(type, from), 0);
-    from["sliding_window"] = nullptr;
-    from["max_window_layers"] = 0;
-    EXPECT_EQ(WindowOf(type, from), 0);
-    Json named = used;
-    named["layer_types"] = layers;
-    EXPECT_EQ(WindowOf(type, named), 1024) << "though max_window_layers is 28";
-    named["layer_types"] = Json(4, "full_attention");
-    named["max_window_layers"] = 0;
-    EXPECT_EQ(WindowOf(type, named), 0);
-    ExpectFamilyRefused(ParseFamily(type, {{"layer_types", layers}}),
-                        absl::StatusCode::kUnimplemented, "layer_types");
-  }
-  layers[0] = "linear_attention";
-  ExpectFamilyRefused(ParseFamily("qwen3", {{"layer_types", layers}}),
-                      absl::StatusCode::kUnimplemented,
-                      "layer_types 'linear_attention' is not supported");
-  for (const Json& bad : {Json(3, "full_attention"), Json("full_attention"), Json::object()}) {
-    ExpectFamilyRefused(ParseFamily("qwen3", {{"layer_types", bad}}),
-                        absl::StatusCode::kInvalidArgument,
-                        "layer_types must be a list with one entry for each layer");
-  }
-}
-
-TEST(ModelFamily, Qwen3MoesWindowIsOfAllLayersIfItIsAskedFor) {
-  EXPECT_EQ(WindowOf("qwen3_moe", {{"sliding_window", 1024}}), 0);
-  EXPECT_EQ(WindowOf("qwen3_moe", {{"use_sliding_window", true}}), 4096);
-  EXPECT_EQ(
-      WindowOf("qwen3_moe",
-               {{"use_sliding_window", true}, {"sliding_window", 1024}, {"max_window_layers", 4}}),
-      1024);
 }
 
 // Qwen3-30B-A3B's, the fields that are read.

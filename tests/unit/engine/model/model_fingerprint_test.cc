@@ -81,6 +81,14 @@ TEST_F(ModelFingerprintTest, DefaultsOfTheGateAreNotInIt) {
   EXPECT_EQ(Fingerprint(config), gated);
 }
 
+TEST_F(ModelFingerprintTest, LayersThatAreAllAlikeAreNotInIt) {
+  ModelConfig config;
+  config.num_layers = 2;
+  const std::string alike = Fingerprint(config);
+  config.layers.resize(2);
+  EXPECT_EQ(Fingerprint(config), alike);
+}
+
 TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
   using Change = std::function<void(ModelConfig&)>;
   const std::vector<Change> changes = {
@@ -110,6 +118,14 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
       [](ModelConfig& c) { c.qkv_bias = true; },
       [](ModelConfig& c) { c.out_bias = true; },
       [](ModelConfig& c) { c.head_norms = true; },
+      [](ModelConfig& c) {
+        c.num_layers = 2;
+        c.layers = {{.rotates = false}, {}};
+      },
+      [](ModelConfig& c) {
+        c.num_layers = 2;
+        c.layers = {{}, {.rotates = false}};
+      },
       [](ModelConfig& c) { c.num_experts = 7; },
       [](ModelConfig& c) { c.num_experts = 8; },
       [](ModelConfig& c) {

@@ -101,6 +101,8 @@ struct Stored {
 };
 
 enum class Form { kTogether, kSeparately };
+// Whether the layer has RoPE.
+enum class Turn { kRotated, kUnrotated };
 // Whether the step's tensors have rows for its padding too.
 enum class Room { kRows, kPaddedRows };
 // What rows of padding bring.
@@ -149,7 +151,7 @@ class CudaAppend : public ::testing::TestWithParam<AppendShape> {
 
   // The step's rows of `sequences`, on top of what came before them.
   Stored Step(const Cache& cache, const std::vector<size_t>& sequences, Form form,
-              Room room = Room::kRows) {
+              Room room = Room::kRows, Turn turn = Turn::kRotated) {
     const KvLayerView kv = Empty(cache);
     Fill(cache, cache.positions, kv);
     std::vector<SequenceRows> rows;
@@ -186,7 +188,7 @@ class CudaAppend : public ::testing::TestWithParam<AppendShape> {
       if (form == Form::kSeparately) device_.Get(kv.tiles, 1);
     };
     device_->Plan({tokens, rows});
-    device_->Rope({q_view, k_view, cache.shape.geometry.head_dim});
+    if (turn == Turn::kRotated) device_->Rope({q_view, k_view, cache.shape.geometry.head_dim});
     separate();
     device_->AppendKv({k_view, v_view, cache.shape.geometry, kv});
     separate();
@@ -206,10 +208,7 @@ std::vector<size_t> AllOf(const Cache& cache) {
   return sequences;
 }
 
-TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStore) {
-  const Cache cache = MakeCache(GetParam(), 31);
-  const Stored together = Step(cache, AllOf(cache), Form::kTogether);
-  const Stored separately = Step(cache, AllOf(cache), Form::kSeparately);
+void ExpectTheSame(const Stored& together, const Stored& separately) {
   EXPECT_TRUE(together.tiles == separately.tiles);
   EXPECT_TRUE(together.records == separately.records);
   EXPECT_EQ(together.q.data, separately.q.data);
@@ -217,6 +216,32 @@ TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStore) {
   for (size_t i = 0; i < separately.thresholds.data.size(); ++i) {
     const float want = separately.thresholds.data[i];
     EXPECT_NEAR(together.thresholds.data[i], want, 1e-5 * (1.0 + std::abs(want))) << i;
+  }
+}
+
+TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStore) {
+  const Cache cache = MakeCache(GetParam(), 31);
+  ExpectTheSame(Step(cache, AllOf(cache), Form::kTogether),
+                Step(cache, AllOf(cache), Form::kSeparately));
+}
+
+// Queries and keys of a layer without RoPE stay as they are, to the last bit.
+TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStoreWithoutRope) {
+  const Cache cache = MakeCache(GetParam(), 37);
+  const auto step = [&](Form form, Room room) {
+    return Step(cache, AllOf(cache), form, room, Turn::kUnrotated);
+  };
+  for (const Room room : {Room::kRows, Room::kPaddedRows}) {
+    const Stored together = step(Form::kTogether, room);
+    ExpectTheSame(together, step(Form::kSeparately, room));
+    for (size_t s = 0; s < cache.tables.size(); ++s) {
+      const auto row = static_cast<int64_t>(s);
+      EXPECT_TRUE(
+          std::equal(cache.q.row(row), cache.q.row(row) + cache.q.cols, together.q.row(row)))
+          << s;
+      const float* k = cache.k[s].row(cache.positions[s]);
+      EXPECT_TRUE(std::equal(k, k + cache.kv_cols(), together.k.row(row))) << s;
+    }
   }
 }
 

@@ -424,6 +424,18 @@ TEST_F(CudaGraphs, AThousandReplayedStepsOfAQwen3AreThePlainOnesAndTheCpus) {
                                       .coarse_weights = true}));
 }
 
+// The second layer has no RoPE, and so one op less.
+TEST_F(CudaGraphs, AThousandReplayedStepsOfASmolLM3AreThePlainOnesAndTheCpus) {
+  ExpectReplaysToBeTheCpus(TinyModel({.model_dim = 128,
+                                      .ffn_dim = 192,
+                                      .num_query_heads = 8,
+                                      .num_kv_heads = 2,
+                                      .head_dim = 128,
+                                      .model_type = "smollm3",
+                                      .no_rope_layer_interval = 2,
+                                      .coarse_weights = true}));
+}
+
 TEST_F(CudaGraphs, AThousandReplayedStepsInBFloat16AreThePlainOnes) {
   const auto checkpoint = Checkpoint::Open(model_.path());
   ASSERT_EQ(checkpoint.status(), absl::OkStatus());

@@ -72,7 +72,7 @@ TEST(ExportedConfig, OfAModelFromScratchComesBack) {
 
 TEST(ExportedConfig, AnAdaptedModelKeepsWhatItsFamilyHas) {
   const ModelSpec spec = {.gate = GateKind::kSilu, .thresholds = ThresholdSource::kPredicted};
-  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     SCOPED_TRACE(family);
     Json original = Original(family);
     if (std::string(family) == "llama") original["attention_bias"] = true;
@@ -87,6 +87,9 @@ TEST(ExportedConfig, AnAdaptedModelKeepsWhatItsFamilyHas) {
     EXPECT_EQ(after.out_bias, before.out_bias);
     EXPECT_EQ(after.head_norms, before.head_norms);
     EXPECT_EQ(after.sliding_window, before.sliding_window);
+    EXPECT_EQ(after.layers, before.layers);
+    EXPECT_EQ(after.rope_theta, before.rope_theta);
+    EXPECT_EQ(after.tie_word_embeddings, before.tie_word_embeddings);
     EXPECT_EQ(ExpectedTensors(after).size(), ExpectedTensors(before).size() + 8);
   }
 }

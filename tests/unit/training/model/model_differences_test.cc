@@ -121,6 +121,12 @@ TEST(ModelDifferences, OfAModelWithBiasesAndNormsOfHeads) {
       .Expect();
 }
 
+TEST(ModelDifferences, OfAModelWithALayerWithoutRope) {
+  Differences({.toy = {.unrotated = true},
+               .settings = {.beta = 2.0f, .regulariser = {.weight = 0.5, .block_share = 0.5}}})
+      .Expect();
+}
+
 TEST(ModelDifferences, OfOneConstantPerHead) {
   Differences({.toy = {.thresholds = ThresholdSource::kStatic},
                .settings = {.beta = 2.0f, .regulariser = {.weight = 0.5}}})

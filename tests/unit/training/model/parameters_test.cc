@@ -197,12 +197,13 @@ TEST_F(ParametersTest, ExpertsAreNotTrained) {
 TEST_F(ParametersTest, NativeSparseAttentionHasNothingOfOtherKinds) {
   const ModelSpec sparse = ToySpec({.attention = AttentionScheme::kNativeSparse});
   ASSERT_TRUE(ValidateSpec(sparse).ok());
-  std::vector<ModelSpec> others(4, sparse);
+  std::vector<ModelSpec> others(5, sparse);
   others[0].gate = GateKind::kSilu;
   others[0].thresholds = ThresholdSource::kPredicted;
   others[1].config.qkv_bias = true;
   others[2].config.out_bias = true;
   others[3].config.head_norms = true;
+  others[4].config.layers = {{}, {.rotates = false}};
   for (const ModelSpec& spec : others) {
     EXPECT_TRUE(absl::IsInvalidArgument(ValidateSpec(spec)));
   }

@@ -108,9 +108,10 @@ void ExpectTheEngines(const std::string& folder, TrainingBackend& backend, doubl
 TEST(TrainingModel, SaysWhatTheEngineSays) {
   const auto cpu = cpu::MakeBackend(2);
   const auto reference = reference::MakeBackend();
-  for (const char* type : {"", "llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* type : {"", "llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     const eta::testing::TinyModel tiny(
-        {.model_type = type,
+        {.num_layers = 4,
+         .model_type = type,
          .attention_bias = std::string(type) == "llama" || std::string(type) == "qwen3"});
     ExpectTheEngines(tiny.path(), *cpu, 2e-4);
     ExpectTheEngines(tiny.path(), *reference, 2e-4);
@@ -174,8 +175,8 @@ void ExpectThatRecomputingChangesNoBit(const ModelSpec& spec, int32_t length) {
 }
 
 TEST(TrainingModel, RecomputingChangesNoBit) {
-  ExpectThatRecomputingChangesNoBit(ToySpec({.biases = true, .head_norms = true, .num_layers = 3}),
-                                    70);
+  ExpectThatRecomputingChangesNoBit(
+      ToySpec({.biases = true, .head_norms = true, .unrotated = true, .num_layers = 3}), 70);
 }
 
 // 20 tokens fill no window: there are no compressed keys.

@@ -51,7 +51,7 @@ std::vector<float> Floats(const absl::StatusOr<std::vector<std::byte>>& bytes) {
 }
 
 TEST_F(GgufFileTest, TensorsHaveHuggingFacesNamesAndOrder) {
-  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3"}) {
     SCOPED_TRACE(architecture);
     const TinyGguf tiny({.architecture = architecture});
     const auto file = Open(tiny.file);
@@ -78,6 +78,22 @@ TEST_F(GgufFileTest, TheConfigIsHuggingFaces) {
   EXPECT_EQ(Config(TinyGguf({.tied = true}).file)["tie_word_embeddings"], true);
   EXPECT_EQ(Config(TinyGguf({.architecture = "qwen2"}).file)["model_type"], "qwen2");
   EXPECT_EQ(Config(TinyGguf({.architecture = "qwen3"}).file)["model_type"], "qwen3");
+}
+
+// There is no key for the layers without RoPE.
+TEST_F(GgufFileTest, EveryFourthLayerOfASmolLM3HasNoRope) {
+  for (const bool tied : {false, true}) {
+    const Json config =
+        Config(TinyGguf({.architecture = "smollm3", .tied = tied, .num_layers = 5}).file);
+    EXPECT_EQ(config["architectures"][0], "SmolLM3ForCausalLM");
+    EXPECT_EQ(config["model_type"], "smollm3");
+    EXPECT_EQ(config["no_rope_layer_interval"], 4);
+    EXPECT_EQ(config["tie_word_embeddings"], tied);
+    EXPECT_EQ(config["rope_theta"], 10000.0);
+    const auto parsed = ParseModelConfig(config.dump());
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(parsed->layer(i).rotates, i != 3) << i;
+  }
 }
 
 TEST_F(GgufFileTest, WhatAFileMayLeaveOut) {
@@ -187,8 +203,8 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
     return tiny.file;
   };
   ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
-              "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3 and "
-              "qwen3moe");
+              "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3, "
+              "qwen3moe and smollm3");
   ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
               "'llama.logit_scale' other than 0 is not supported");
   for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {

@@ -107,6 +107,8 @@ TEST_F(GgufExportTest, ComesBackButForTheRounding) {
       {.model_type = "qwen2", .index = "moment"},
       {.model_type = "qwen3", .sink_blocks = 0},
       {.model_type = "qwen3_moe", .num_experts = 12, .expert_ffn_dim = 64},
+      {.num_layers = 5, .model_type = "smollm3", .attention_bias = true},
+      {.num_layers = 3, .model_type = "smollm3", .tied = false},
   };
   for (const TinyModelOptions& options : models) {
     SCOPED_TRACE(options.model_type + (options.has_predictor ? " eta" : " plain"));
@@ -131,9 +133,9 @@ TEST_F(GgufExportTest, ComesBackButForTheRounding) {
 }
 
 TEST_F(GgufExportTest, AnAdaptedModelNamesItsFamily) {
-  for (const char* family : {"llama", "qwen3"}) {
-    const TinyModel plain({.model_type = family});
-    const TinyModel gated;
+  for (const char* family : {"llama", "qwen3", "smollm3"}) {
+    const TinyModel plain({.num_layers = 4, .model_type = family});
+    const TinyModel gated({.num_layers = 4});
     // The adapted one has the plain one's tensors and a predictor.
     const auto dense = Checkpoint::Open(plain.path());
     const auto eta = Checkpoint::Open(gated.path());
@@ -281,6 +283,11 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   ExpectRefused(*Checkpoint::Open(unnormed.path()), "norm_topk_prob false has no place");
   const TinyModel mixed({.model_type = "qwen3_moe", .num_experts = 4, .dense_layers = 1});
   ExpectRefused(*Checkpoint::Open(mixed.path()), "mlp_only_layers and decoder_sparse_step");
+  const TinyModel other({.num_layers = 4, .model_type = "smollm3"});
+  for (const Json& layers : {Json{1, 1, 1, 1}, Json{1, 1, 0, 1}, Json{1, 0, 1, 0}}) {
+    Change(other.path(), {{"no_rope_layers", layers}});
+    ExpectRefused(*Checkpoint::Open(other.path()), "no_rope_layers but every fourth");
+  }
 }
 
 TEST_F(GgufExportTest, PartsOfATokenizerWithoutAKeyAreNamed) {
