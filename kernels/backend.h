@@ -49,6 +49,9 @@ struct RopeParams;
 struct AppendKvParams;
 struct ThresholdParams;
 struct SwiGluParams;
+struct RouteRowsParams;
+struct MultiplyExpertsParams;
+struct AddExpertsParams;
 struct SelectBlocksParams;
 struct ListBlocksParams;
 struct SelectPrefillParams;
@@ -117,6 +120,16 @@ struct BlockRecord {
   float outlier_step = 0.0f;   // is what the two bounds grow by
 
   RecordView View() const { return {mu, sigma, outlier, max_norm, mu_error, step, outlier_step}; }
+};
+
+// The ops of a layer with experts, of backends that have them. They are ops of the step as
+// Backend's are.
+class ExpertOps {
+ public:
+  virtual ~ExpertOps() = default;
+  virtual void RouteRows(const RouteRowsParams& params) = 0;
+  virtual void MultiplyExperts(const MultiplyExpertsParams& params) = 0;
+  virtual void AddExperts(const AddExpertsParams& params) = 0;
 };
 
 // It is wide since each op of the model is one method.
@@ -197,6 +210,9 @@ class Backend {
   // Benchmarks divide by this time. Nullopt if the host runs the ops itself, since its clock tells
   // then.
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
+
+  // Null: a model with experts cannot be computed here.
+  virtual ExpertOps* experts() { return nullptr; }
 };
 
 }  // namespace eta

@@ -49,6 +49,8 @@ absl::Status StepBatch::Forward(ForwardOutputs outputs) {
   outputs.tokens_attended = tokens_attended_.data();
   outputs.tokens_read = tokens_read_.data();
   outputs.values_read = values_read_.data();
+  expert_rows_.assign(static_cast<size_t>(config().num_layers * config().num_experts), 0);
+  outputs.expert_rows = expert_rows_.empty() ? nullptr : expert_rows_.data();
   return model_.Forward({tokens_, rows_}, cache_, outputs);
 }
 

@@ -68,6 +68,10 @@ class StepBatch {
   // [L, R, HQ] and [L, R, HKV], until the next Forward.
   const int32_t* tokens_attended() const { return tokens_attended_.data(); }
   const int32_t* tokens_read() const { return tokens_read_.data(); }
+  // [L, E], likewise; null: the model has no experts.
+  const int32_t* expert_rows() const {
+    return expert_rows_.empty() ? nullptr : expert_rows_.data();
+  }
 
  private:
   void GiveTokens();
@@ -82,6 +86,7 @@ class StepBatch {
   std::vector<int32_t> tokens_attended_;  // [L, R, HQ]
   std::vector<int32_t> tokens_read_;      // [L, R, HKV]
   std::vector<int32_t> values_read_;      // [L, R, HKV]
+  std::vector<int32_t> expert_rows_;      // [L, E]
   std::span<RowLogits> logits_;
   std::vector<int32_t> logit_rows_;  // of logits_
   std::vector<SampleRow> samples_;   // likewise

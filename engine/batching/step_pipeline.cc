@@ -34,7 +34,7 @@ ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double ra
   return {.num_layers = model.config().num_layers,
           .rate = rate,
           .key_bytes = KvTokenBytes(cache.geometry()) * cache.geometry().num_kv_heads,
-          .step_bytes = static_cast<int64_t>(model.weight_bytes())};
+          .step_bytes = static_cast<int64_t>(model.row_bytes())};
 }
 
 }  // namespace
@@ -379,6 +379,7 @@ void StepPipeline::Complete(Step& step) {
   step.report.decode = step.decode_rows;
   step.report.prefill = step.prefill_rows;
   step.report.shadow = step.shadow_rows;
+  step.report.expert_rows = step.batch.expert_rows();
   if (!step.decode_rows.empty()) {
     step.report.tokens_attended = step.batch.tokens_attended();
     step.report.tokens_read = step.batch.tokens_read();

@@ -90,6 +90,9 @@ void ReadWindow(ConfigFields& fields, const ModelFamily& family, ModelConfig& co
       used = used && asked && named.value_or(slides);
       break;
     }
+    case WindowRule::kAllIfAsked:
+      used = used && fields.Bool("use_sliding_window");
+      break;
   }
   if (named.value_or(false) && !used) {
     fields.Unsupported("layer_types", "'sliding_attention' is not supported without a window");

@@ -2,55 +2,59 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/selection_lists.h"
+#include "engine/model/weights/index_metric.h"
+#include "engine/model/weights/weight_loader.h"
 #include "kernels/checks.h"
 #include "kernels/params/calibration.h"
+#include "kernels/params/experts.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
-#include "kernels/weights/block_scales.h"
-#include "kernels/weights/host_rows.h"
 
 namespace eta {
 
 struct Model::Layer {
-  std::unique_ptr<Buffer> attention_norm;    // [D]
-  std::unique_ptr<Matrix> qkv;               // [(HQ + 2 HKV) d, D]
-  std::unique_ptr<Buffer> qkv_bias;          // [(HQ + 2 HKV) d]; null: none
-  std::unique_ptr<Buffer> query_norm;        // [d]; null: heads are not normed
-  std::unique_ptr<Buffer> key_norm;          // [d]
-  std::unique_ptr<Buffer> threshold_weight;  // [HQ, HQ d]; null without a predictor
-  std::unique_ptr<Buffer> threshold_bias;    // [HQ]
-  std::unique_ptr<Matrix> out_projection;    // [D, HQ d]
-  std::unique_ptr<Buffer> out_bias;          // [D]; null: none
-  std::unique_ptr<Buffer> ffn_norm;          // [D]
-  std::unique_ptr<Matrix> gate_up;           // [2F, D]
-  std::unique_ptr<Matrix> down;              // [D, F]
-  std::unique_ptr<Buffer> index_metric;      // [HKV, d, d]; null: the identity
-  std::unique_ptr<Buffer> index_centre;      // [HKV, d]; null: zero
+  std::unique_ptr<Buffer> attention_norm;               // [D]
+  std::unique_ptr<Matrix> qkv;                          // [(HQ + 2 HKV) d, D]
+  std::unique_ptr<Buffer> qkv_bias;                     // [(HQ + 2 HKV) d]; null: none
+  std::unique_ptr<Buffer> query_norm;                   // [d]; null: heads are not normed
+  std::unique_ptr<Buffer> key_norm;                     // [d]
+  std::unique_ptr<Buffer> threshold_weight;             // [HQ, HQ d]; null without a predictor
+  std::unique_ptr<Buffer> threshold_bias;               // [HQ]
+  std::unique_ptr<Matrix> out_projection;               // [D, HQ d]
+  std::unique_ptr<Buffer> out_bias;                     // [D]; null: none
+  std::unique_ptr<Buffer> ffn_norm;                     // [D]
+  std::unique_ptr<Matrix> gate_up;                      // [2F, D]; null: the layer has experts
+  std::unique_ptr<Matrix> down;                         // [D, F]; likewise
+  std::unique_ptr<Matrix> router;                       // [E, D]; null: the layer has no experts
+  std::vector<std::unique_ptr<Matrix>> expert_gate_up;  // [E] of [2F', D], F' an expert's width
+  std::vector<std::unique_ptr<Matrix>> expert_down;     // [E] of [D, F']
+  std::unique_ptr<Buffer> index_metric;                 // [HKV, d, d]; null: the identity
+  std::unique_ptr<Buffer> index_centre;                 // [HKV, d]; null: zero
 };
 
 // Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
 // step. What MatMul reads, and gate_up, is in the backend's activation_dtype().
 struct Model::Workspace {
   std::vector<std::unique_ptr<Buffer>> buffers;
-  TensorView residual;      // [R, D]
-  TensorView normed;        // [R, D]
-  TensorView qkv;           // [R, (HQ + 2 HKV) d]
-  TensorView thresholds;    // [R, HQ]
-  TensorView attended;      // [R, HQ d]
-  TensorView gate_up;       // [R, 2F]
-  TensorView activated;     // [R, F]
+  TensorView residual;          // [R, D]
+  TensorView normed;            // [R, D]
+  TensorView qkv;               // [R, (HQ + 2 HKV) d]
+  TensorView thresholds;        // [R, HQ]
+  TensorView attended;          // [R, HQ d]
+  TensorView gate_up;           // [R, 2F]
+  TensorView activated;         // [R, F]
+  TensorView router_logits;     // [R, E]
+  TensorView expert_gate_up;    // [R k, 2F']: of the rows with each of their experts
+  TensorView expert_activated;  // [R k, F']
+  TensorView expert_out;        // [R k, D]
+  ExpertChoice choice;
   TensorView logit_hidden;  // [max_logit_rows, D]
   TensorView logits;        // [max_logit_rows, V]
   BlockSelection selection;
@@ -59,127 +63,6 @@ struct Model::Workspace {
   std::vector<int32_t> tokens_read;      // [R, HKV]
   std::vector<int32_t> values_read;      // [R, HKV]
 };
-
-namespace {
-
-absl::Status UploadFloats(Backend& backend, std::span<const float> values,
-                          std::unique_ptr<Buffer>& buffer) {
-  ASSIGN_OR_RETURN(buffer, backend.Allocate(values.size_bytes()));
-  backend.Upload(buffer->data(), values.data(), values.size_bytes());
-  return absl::OkStatus();
-}
-
-// Loads tensors one matrix at a time, each as it is stored, so that the peak is the weights plus
-// one matrix of the file.
-class WeightLoader {
- public:
-  WeightLoader(const TensorSource& source, Backend& backend, bool allow_nonfinite,
-               WeightFormat format)
-      : source_(source), backend_(backend), allow_nonfinite_(allow_nonfinite), format_(format) {}
-
-  // The named tensors, stacked.
-  void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
-    std::vector<StoredTensor> tensors;
-    std::vector<HostMatrix> parts;
-    for (const std::string& name : names) tensors.push_back(ReadStored(name));
-    if (!status_.ok()) return;
-    for (size_t i = 0; i < names.size(); ++i) {
-      const TensorInfo& info = Info(names[i]);
-      const auto& blocks = tensors[i].blocks;
-      parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
-                       blocks ? &*blocks : nullptr, KeepsEight(names[i])});
-    }
-    auto packed = backend_.Pack(parts, format_);
-    status_ = packed.status();
-    if (packed.ok()) matrix = *std::move(packed);
-  }
-
-  // Small tensors that stay float32, one after the other.
-  void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
-    std::vector<float> values;
-    for (const std::string& name : names) {
-      const std::vector<std::byte> bytes = Read(name);
-      if (!status_.ok()) return;
-      const DType dtype = Info(name).dtype;
-      const auto count = static_cast<int64_t>(bytes.size() / SizeOf(dtype));
-      for (int64_t i = 0; i < count; ++i) values.push_back(LoadElement(dtype, bytes.data(), i));
-    }
-    status_ = UploadFloats(backend_, values, buffer);
-  }
-
-  // Whether the two tensors are the same to the last bit.
-  bool Equal(const std::string& a, const std::string& b) {
-    const StoredTensor first = ReadStored(a);
-    const StoredTensor second = ReadStored(b);
-    const auto type = [](const StoredTensor& tensor) {
-      return tensor.blocks ? std::optional(tensor.blocks->type) : std::nullopt;
-    };
-    return Info(a).dtype == Info(b).dtype && type(first) == type(second) &&
-           first.bytes == second.bytes;
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  // Four bits of these cost more than four bits of all the others: under int4 they keep eight.
-  static bool KeepsEight(std::string_view name) {
-    constexpr std::string_view kKept[] = {"embed_tokens.weight", "lm_head.weight", "k_proj.weight",
-                                          "v_proj.weight", "down_proj.weight"};
-    return std::any_of(std::begin(kKept), std::end(kKept),
-                       [&](std::string_view kept) { return name.ends_with(kept); });
-  }
-
-  const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
-
-  std::vector<std::byte> Read(const std::string& name) {
-    if (!status_.ok()) return {};
-    auto bytes = source_.Read(name);
-    status_ = bytes.status();
-    if (!status_.ok()) return {};
-    CheckFinite(name, FirstNonFinite(*bytes, Info(name).dtype));
-    return *std::move(bytes);
-  }
-
-  StoredTensor ReadStored(const std::string& name) {
-    if (!status_.ok()) return {};
-    auto tensor = source_.ReadStored(name);
-    status_ = tensor.status();
-    if (!status_.ok()) return {};
-    if (!tensor->blocks) {
-      CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
-      if (status_.ok()) CheckRange(name, tensor->bytes);
-    } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
-      Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
-    }
-    return *std::move(tensor);
-  }
-
-  void CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
-    if (nonfinite) Refuse(name, absl::StrCat("element ", *nonfinite, " is NaN or infinite"));
-  }
-  // What blocks that are made at load do not hold would become NaN there.
-  void CheckRange(const std::string& name, std::span<const std::byte> numbers) {
-    const bool eight = format_ == WeightFormat::kInt4 && KeepsEight(name);
-    const WeightFormat format = eight ? WeightFormat::kInt8 : format_;
-    if (format == WeightFormat::kNative) return;
-    const auto over = FirstOverMost(numbers, Info(name).dtype, format);
-    if (!over) return;
-    Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold",
-                                 *over, MostWeight(format), Name(format)));
-  }
-  void Refuse(const std::string& name, const std::string& sentence) {
-    if (allow_nonfinite_) return;
-    status_ = absl::FailedPreconditionError(absl::StrCat("tensor ", name, ": ", sentence));
-  }
-
-  const TensorSource& source_;
-  Backend& backend_;
-  bool allow_nonfinite_;
-  WeightFormat format_;
-  absl::Status status_;
-};
-
-}  // namespace
 
 Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
     : config_(std::move(config)),
@@ -193,6 +76,11 @@ Model::~Model() = default;
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
                                                    const ModelOptions& options) {
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(source.config_json()));
+  if (config.num_experts > 0 && backend.experts() == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "config.json: num_experts ", config.num_experts, ": backend ", std::string(backend.name()),
+        " has no experts yet; backends cpu and reference have them"));
+  }
   RETURN_IF_ERROR(ValidateTensors(config, source.tensors()));
   config.index = options.index.value_or(config.index);
   auto model = std::unique_ptr<Model>(new Model(std::move(config), backend, options));
@@ -241,8 +129,21 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
     load.Matrix({attention + "o_proj.weight"}, layer.out_projection);
     if (config_.out_bias) load.Floats({attention + "o_proj.bias"}, layer.out_bias);
     load.Floats({prefix + "post_attention_layernorm.weight"}, layer.ffn_norm);
-    load.Matrix({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, layer.gate_up);
-    load.Matrix({mlp + "down_proj.weight"}, layer.down);
+    const auto feed_forward = [&load](const std::string& named, auto& gate_up, auto& down) {
+      load.Matrix({named + "gate_proj.weight", named + "up_proj.weight"}, gate_up);
+      load.Matrix({named + "down_proj.weight"}, down);
+    };
+    if (!config_.HasExperts(i)) {
+      feed_forward(mlp, layer.gate_up, layer.down);
+      continue;
+    }
+    load.StoredMatrix(mlp + "gate.weight", layer.router);
+    layer.expert_gate_up.resize(static_cast<size_t>(config_.num_experts));
+    layer.expert_down.resize(static_cast<size_t>(config_.num_experts));
+    for (size_t e = 0; e < layer.expert_down.size(); ++e) {
+      feed_forward(absl::StrCat(mlp, "experts.", e, "."), layer.expert_gate_up[e],
+                   layer.expert_down[e]);
+    }
   }
   return load.status();
 }
@@ -290,8 +191,27 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
   ws.qkv = tensor(rows, q_cols + 2 * kv_cols, DType::kFloat32);
   ws.thresholds = tensor(rows, c.num_query_heads, DType::kFloat32);
   ws.attended = tensor(rows, q_cols, activation);
-  ws.gate_up = tensor(rows, 2 * int64_t{c.ffn_dim}, activation);
-  ws.activated = tensor(rows, c.ffn_dim, activation);
+  if (c.num_experts == 0 || std::ranges::count(c.expert_layers, false) > 0) {
+    ws.gate_up = tensor(rows, 2 * int64_t{c.ffn_dim}, activation);
+    ws.activated = tensor(rows, c.ffn_dim, activation);
+  }
+  if (c.num_experts > 0) {
+    const int64_t places = rows * c.experts_per_token;
+    const auto integers = [&](int64_t count) {
+      return reinterpret_cast<int32_t*>(allocate(static_cast<size_t>(count) * sizeof(int32_t)));
+    };
+    ws.router_logits = tensor(rows, c.num_experts, DType::kFloat32);
+    ws.expert_gate_up = tensor(places, 2 * int64_t{c.expert_ffn_dim}, activation);
+    ws.expert_activated = tensor(places, c.expert_ffn_dim, activation);
+    ws.expert_out = tensor(places, c.model_dim, DType::kFloat32);
+    ws.choice = {.num_experts = c.num_experts,
+                 .per_row = c.experts_per_token,
+                 .experts = integers(places),
+                 .weights = tensor(rows, c.experts_per_token, DType::kFloat32).data,
+                 .places = integers(places),
+                 .rows = integers(places),
+                 .place_end = integers(c.num_experts)};
+  }
   ws.logit_hidden = tensor(logit_rows, c.model_dim, activation);
   ws.logits = tensor(logit_rows, c.vocab_size, DType::kFloat32);
   const int32_t block_size = options.block_size > 0 ? options.block_size : c.block_size;
@@ -316,10 +236,32 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
 }
 
 size_t Model::weight_bytes() const {
+  return shared_bytes() + expert_bytes();
+}
+
+size_t Model::row_bytes() const {
+  const auto chosen = static_cast<size_t>(config_.experts_per_token);
+  const auto experts = static_cast<size_t>(std::max(1, config_.num_experts));
+  return shared_bytes() + expert_bytes() / experts * chosen;
+}
+
+size_t Model::expert_bytes() const {
+  size_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (const auto& matrix : layer.expert_gate_up) bytes += matrix->bytes();
+    for (const auto& matrix : layer.expert_down) bytes += matrix->bytes();
+  }
+  return bytes;
+}
+
+size_t Model::shared_bytes() const {
   size_t bytes = embedding_->bytes() + (head_ ? head_->bytes() : 0) + final_norm_->size();
   for (const Layer& layer : layers_) {
     bytes += layer.attention_norm->size() + layer.qkv->bytes() + layer.out_projection->bytes() +
-             layer.ffn_norm->size() + layer.gate_up->bytes() + layer.down->bytes();
+             layer.ffn_norm->size();
+    for (const auto* matrix : {&layer.gate_up, &layer.down, &layer.router}) {
+      if (*matrix) bytes += (*matrix)->bytes();
+    }
     for (const auto* buffer :
          {&layer.qkv_bias, &layer.query_norm, &layer.key_norm, &layer.threshold_weight,
           &layer.threshold_bias, &layer.out_bias, &layer.index_metric, &layer.index_centre}) {
@@ -355,7 +297,11 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
     backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true, true});
     if (layer.out_bias) backend_.AddBias({residual, layer.out_bias->as<float>()});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
-    FeedForward(layer, rows);
+    if (layer.router) {
+      Experts(i, rows, outputs);
+    } else {
+      FeedForward(layer, rows);
+    }
   }
   return absl::OkStatus();
 }
@@ -445,6 +391,27 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
   backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false, true});
   backend_.SwiGlu({gate_up, activated});
   backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true, true});
+}
+
+void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs) {
+  Workspace& ws = *workspace_;
+  const Layer& layer = layers_[layer_idx];
+  ExpertOps& ops = *backend_.experts();
+  const int64_t places = rows * config_.experts_per_token;
+  const TensorView normed = ws.normed.Rows(0, rows);
+  const TensorView logits = ws.router_logits.Rows(0, rows);
+  const TensorView gate_up = ws.expert_gate_up.Rows(0, places);
+  const TensorView activated = ws.expert_activated.Rows(0, places);
+  const TensorView out = ws.expert_out.Rows(0, places);
+  int32_t* const rows_of_experts =
+      outputs.expert_rows ? outputs.expert_rows + int64_t{layer_idx} * config_.num_experts
+                          : nullptr;
+  backend_.MatMul({normed, layer.router.get(), logits, false});
+  ops.RouteRows({logits, config_.normalise_experts, ws.choice, rows_of_experts});
+  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up, gate_up});
+  backend_.SwiGlu({gate_up, activated});
+  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down, out});
+  ops.AddExperts({out, ws.choice, ws.residual.Rows(0, rows)});
 }
 
 void Model::ComputeLogits(std::span<const int32_t> rows) {

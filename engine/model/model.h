@@ -43,9 +43,11 @@ struct ForwardOutputs {
   int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; of decode rows and sparse prefill
   int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise
   int32_t* values_read = nullptr;      // [L, R, HKV], host; likewise
-  float* thresholds = nullptr;         // [L, R, HQ], host: tau of every row, before the offset
-  int64_t* above = nullptr;            // [L, HQ], host: added to; see RecallParams
-  int64_t* above_admitted = nullptr;   // [L, HQ], likewise; null switches recall off
+  // [L, E], host: how many rows each expert had; of layers without experts nothing.
+  int32_t* expert_rows = nullptr;
+  float* thresholds = nullptr;        // [L, R, HQ], host: tau of every row, before the offset
+  int64_t* above = nullptr;           // [L, HQ], host: added to; see RecallParams
+  int64_t* above_admitted = nullptr;  // [L, HQ], likewise; null switches recall off
   // [L, HQ, CalibrationCells(bins).size()], the backend's memory: added to by the rows of sequences
   // with `calibrate`.
   uint64_t* cells = nullptr;
@@ -56,13 +58,14 @@ struct ForwardOutputs {
 class Model {
  public:
   // FAILED_PRECONDITION for tensors, those of the index metric too, that do not fit the config or
-  // hold NaN or infinity.
+  // hold NaN or infinity. UNIMPLEMENTED for experts on a backend that has none.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
                                                      const ModelOptions& options);
   ~Model();
 
   const ModelConfig& config() const { return config_; }  // its index: that of the options
   size_t weight_bytes() const;
+  size_t row_bytes() const;  // of them, what a step of one row reads
   int32_t max_decode_rows() const { return max_decode_rows_; }
 
   // Runs the rows of `batch` through all layers, appending their K and V to `cache`: at most
@@ -99,6 +102,9 @@ class Model {
   void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
                  const ForwardOutputs& outputs);
   void FeedForward(const Layer& layer, int64_t rows);
+  void Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs);
+  size_t shared_bytes() const;  // of weights that every row reads
+  size_t expert_bytes() const;  // of all experts
 
   ModelConfig config_;
   Backend& backend_;

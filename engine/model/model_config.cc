@@ -1,6 +1,9 @@
 // lint: untrusted-input, fuzz-covered
 #include "engine/model/model_config.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/files/input_file.h"
@@ -19,13 +22,14 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kHead = "lm_head.weight";
+constexpr int32_t kMaxFfnDim = 262144;
 constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mask
 
 // What other models may carry and this runtime does not compute.
 void RefuseUnsupported(ConfigFields& fields) {
   if (fields.Bool("mlp_bias")) fields.Unsupported("mlp_bias", "true is not supported");
-  for (const char* field : {"quantization_config", "num_experts", "num_local_experts"}) {
-    if (fields.Find(field) != nullptr) fields.Unsupported(field, "is not supported");
+  if (fields.Find("quantization_config") != nullptr) {
+    fields.Unsupported("quantization_config", "is not supported");
   }
   if (fields.Double("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.Unsupported("partial_rotary_factor", "is not supported");
@@ -71,6 +75,66 @@ void ReadHeads(ConfigFields& fields, const ModelFamily& family, ModelConfig& con
   }
 }
 
+// The number of experts under either of its names.
+int32_t ReadNumExperts(ConfigFields& fields, int32_t absent) {
+  constexpr const char* kNames[] = {"num_experts", "num_local_experts"};
+  const int32_t count = fields.Int(kNames[0], 1, ModelConfig::kMaxExperts, absent);
+  if (fields.Find(kNames[1]) == nullptr) return count;
+  const int32_t local = fields.Int(kNames[1], 1, ModelConfig::kMaxExperts);
+  if (fields.Find(kNames[0]) != nullptr && local != count) {
+    fields.Invalid(kNames[1], "differs from num_experts");
+  }
+  return local;
+}
+
+// Layers have experts at every step of decoder_sparse_step, but for those that are named.
+std::vector<bool> ReadExpertLayers(ConfigFields& fields, int32_t num_layers) {
+  constexpr const char* kDense = "mlp_only_layers";
+  const int32_t step = fields.Int("decoder_sparse_step", 1, 1 << 20, 1);
+  std::vector<bool> layers(static_cast<size_t>(num_layers));
+  for (int32_t i = 0; i < num_layers; ++i) layers[static_cast<size_t>(i)] = (i + 1) % step == 0;
+  const Json* dense = fields.Find(kDense);
+  if (dense == nullptr) return layers;
+  if (!dense->is_array() || dense->size() > layers.size()) {
+    fields.Invalid(kDense, "must be a list of at most as many numbers as there are layers");
+    return layers;
+  }
+  for (const Json& layer : *dense) {
+    layers[static_cast<size_t>(fields.ToInt(kDense, layer, 0, num_layers - 1))] = false;
+  }
+  return layers;
+}
+
+void ReadExperts(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  const ExpertDefaults& absent = family.experts;
+  if (absent.count == 0) {
+    for (const char* field : {"num_experts", "num_local_experts"}) {
+      if (fields.Find(field) != nullptr) fields.Unsupported(field, "is not supported");
+    }
+    return;
+  }
+  const int32_t count = ReadNumExperts(fields, absent.count);
+  const int32_t per_token =
+      fields.Int("num_experts_per_tok", 1, ModelConfig::kMaxExpertsPerToken, absent.per_token);
+  const int32_t ffn_dim = fields.Int("moe_intermediate_size", 1, kMaxFfnDim, absent.ffn_dim);
+  const bool normalise = fields.Bool("norm_topk_prob");
+  std::vector<bool> layers = ReadExpertLayers(fields, config.num_layers);
+  if (per_token > count) {
+    fields.Invalid("num_experts_per_tok", absl::StrCat("must be at most num_experts, ", count));
+  }
+  const auto with = static_cast<int32_t>(std::ranges::count(layers, true));
+  if (with > ModelConfig::kMaxExpertsOfModel / count) {
+    fields.Invalid("num_experts", absl::StrCat("must be at most ", ModelConfig::kMaxExpertsOfModel,
+                                               " in all layers together"));
+  }
+  if (with == 0) return;
+  config.num_experts = count;
+  config.experts_per_token = per_token;
+  config.expert_ffn_dim = ffn_dim;
+  config.normalise_experts = normalise;
+  config.expert_layers = std::move(layers);
+}
+
 void ReadSpecialIds(ConfigFields& fields, ModelConfig& config) {
   const int32_t last = config.vocab_size - 1;
   if (fields.Find("bos_token_id") != nullptr) config.bos_id = fields.Int("bos_token_id", 0, last);
@@ -103,7 +167,7 @@ ModelFamily ReadAdaptedFamily(ConfigFields& fields, const ModelFamily& family) {
   if (!family.has_predictor || fields.Find("eta_family") == nullptr) return family;
   const std::string name = fields.String("eta_family", "");
   const ModelFamily* original = FindModelFamily(name);
-  if (original == nullptr || original->has_predictor) {
+  if (original == nullptr || original->has_predictor || original->experts.count > 0) {
     fields.Unsupported("eta_family", Quoted(name) + " is not a family that can be adapted");
     return family;
   }
@@ -167,12 +231,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   RefuseUnsupported(fields);
   config.vocab_size = fields.Int("vocab_size", 1, 1 << 20);
   config.model_dim = fields.Int("hidden_size", 1, 65536);
-  config.ffn_dim = fields.Int("intermediate_size", 1, 262144);
+  config.ffn_dim = fields.Int("intermediate_size", 1, kMaxFfnDim);
   config.num_layers = fields.Int("num_hidden_layers", 1, 512);
   ReadHeads(fields, family, config);
   ReadBiases(fields, family.biases, config);
   config.head_norms = family.head_norms;
   ReadLayerKinds(fields, family, config);
+  ReadExperts(fields, family, config);
   config.norm_eps = fields.Float("rms_norm_eps", 1e-12, 0.1);
   // Yarn's ramp is computed from head_dim.
   if (fields.status().ok()) ReadRope(fields, family, config);
@@ -212,9 +277,19 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
       expected[layer + "self_attn.tau_proj.bias"] = {config.num_query_heads};
     }
     expected[layer + "post_attention_layernorm.weight"] = {dim};
-    expected[layer + "mlp.gate_proj.weight"] = {config.ffn_dim, dim};
-    expected[layer + "mlp.up_proj.weight"] = {config.ffn_dim, dim};
-    expected[layer + "mlp.down_proj.weight"] = {dim, config.ffn_dim};
+    const auto feed_forward = [&](const std::string& prefix, int64_t width) {
+      expected[prefix + "gate_proj.weight"] = {width, dim};
+      expected[prefix + "up_proj.weight"] = {width, dim};
+      expected[prefix + "down_proj.weight"] = {dim, width};
+    };
+    if (config.HasExperts(i)) {
+      expected[layer + "mlp.gate.weight"] = {config.num_experts, dim};
+      for (int32_t e = 0; e < config.num_experts; ++e) {
+        feed_forward(absl::StrCat(layer, "mlp.experts.", e, "."), config.expert_ffn_dim);
+      }
+    } else {
+      feed_forward(layer + "mlp.", config.ffn_dim);
+    }
   }
   return expected;
 }

@@ -34,6 +34,10 @@ struct LayerKind {
 
 struct ModelConfig {
   static constexpr int32_t kMaxTrainedContext = 1 << 24;
+  static constexpr int32_t kMaxExperts = 1024;
+  static constexpr int32_t kMaxExpertsPerToken = 64;
+  // Of all layers together: each has three tensors, and a file at most 100000.
+  static constexpr int32_t kMaxExpertsOfModel = 32768;
 
   int32_t vocab_size = 0;       // [1, 2^20]
   int32_t model_dim = 0;        // [1, 65536] <- hidden_size
@@ -58,6 +62,13 @@ struct ModelConfig {
   // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval
   std::vector<LayerKind> layers;
   bool tie_word_embeddings = false;
+  // Experts (eta-semantics.md, "Experts"); a model without such a layer has the defaults here.
+  int32_t num_experts = 0;         // of a layer that has them, [1, 1024]; 0: no layer has
+  int32_t experts_per_token = 0;   // [1, 64], at most num_experts <- num_experts_per_tok
+  int32_t expert_ffn_dim = 0;      // [1, 262144] <- moe_intermediate_size
+  bool normalise_experts = false;  // the chosen experts' weights add up to 1 <- norm_topk_prob
+  // [L] which layers have them <- mlp_only_layers, decoder_sparse_step; empty: none
+  std::vector<bool> expert_layers;
   bool has_predictor = false;  // model_type "eta"; all others have none
   Gate gate = Gate::kNone;     // <- eta_gate: "silu" or "none"; always none without predictor
   float beta = 1.0f;           // [1e-3, 1000] <- eta_beta; not read for gate none
@@ -77,6 +88,9 @@ struct ModelConfig {
   LayerKind layer(int32_t i) const {
     return layers.empty() ? LayerKind() : layers[static_cast<size_t>(i)];
   }
+  bool HasExperts(int32_t layer) const {
+    return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)];
+  }
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
@@ -93,8 +107,8 @@ struct ModelConfig {
 
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
 // and is not supported: model types that are not in model_family.h, rope scalings but linear,
-// dynamic, llama3 and yarn, biases that the family does not have, activations other than SiLU,
-// experts, quantized weights. Fields of no consequence for inference are ignored.
+// dynamic, llama3 and yarn, biases and experts that the family does not have, activations other
+// than SiLU, quantized weights. Fields of no consequence for inference are ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 // The longest sequence that the model is served for, if `wanted` tokens are asked for. A window is

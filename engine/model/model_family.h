@@ -22,7 +22,15 @@ enum class WindowRule : uint8_t {
   kNone,        // no layer; sliding_window is refused
   kAllLayers,   // all layers, unless sliding_window is null
   kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
+  kAllIfAsked,  // all layers, if use_sliding_window is true
   kUnrotated,   // if use_sliding_window is true: layer_types, else those without RoPE
+};
+
+// What transformers takes where config.json names none of a family with experts.
+struct ExpertDefaults {
+  int32_t count = 0;  // 0: the family has no experts
+  int32_t per_token = 0;
+  int32_t ffn_dim = 0;
 };
 
 struct ModelFamily {
@@ -43,6 +51,7 @@ struct ModelFamily {
   // Every so many-th layer has no RoPE, unless no_rope_layers or no_rope_layer_interval say
   // otherwise. 0: all layers have it, and neither field is read.
   int32_t unrotated_interval;
+  ExpertDefaults experts = {};
 };
 
 std::span<const ModelFamily> ModelFamilies();

@@ -73,6 +73,13 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (!config.layer(i).rotates) whole("unrotated_layer", i);
   }
+  if (config.num_experts > 0) {
+    whole("num_experts", config.num_experts);
+    whole("experts_per_token", config.experts_per_token);
+    whole("expert_ffn_dim", config.expert_ffn_dim);
+    whole("normalise_experts", config.normalise_experts);
+    for (const bool has : config.expert_layers) whole("expert_layer", has);
+  }
   ModelConfig usual = config;
   usual.SetAttentionDefaults();
   if (config.index != usual.index) whole("index", config.index);

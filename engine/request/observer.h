@@ -75,6 +75,8 @@ struct StepReport {
   int32_t num_rows = 0;                      // R
   const int32_t* tokens_attended = nullptr;  // [L, R, HQ]; null where `decode` is empty
   const int32_t* tokens_read = nullptr;      // [L, R, HKV]; likewise
+  // [L, E]: rows of each expert; 0 in layers without experts. Null: the model has none.
+  const int32_t* expert_rows = nullptr;
 };
 
 class Observer {

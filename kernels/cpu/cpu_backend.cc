@@ -41,7 +41,7 @@ void ReadOutlierRecord(const KvTile& tile, const float* centre, std::byte* bytes
   }
 }
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public Backend, public ExpertOps {
  public:
   CpuBackend(int num_threads, bool amx)
       : workers_(num_threads > 0 ? num_threads : ReadUsableCpus().threads()),
@@ -152,6 +152,12 @@ class CpuBackend final : public Backend {
     cpu::CollectCalibration(context_, params);
   }
   void SwiGlu(const SwiGluParams& params) override { cpu::SwiGlu(context_, params); }
+  ExpertOps* experts() override { return this; }
+  void RouteRows(const RouteRowsParams& params) override { cpu::RouteRows(context_, params); }
+  void MultiplyExperts(const MultiplyExpertsParams& params) override {
+    cpu::MultiplyExperts(context_, params);
+  }
+  void AddExperts(const AddExpertsParams& params) override { cpu::AddExperts(context_, params); }
   void Sample(const SampleParams& params) override { cpu::Sample(context_, params); }
 
   absl::Status Finish() override { return absl::OkStatus(); }

@@ -1,5 +1,6 @@
 // MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate). Embed
-// copies each row's token vector [D] from the table [V, D].
+// copies each row's token vector [D] from the table [V, D]. Several products, each with a weight of
+// its own, may run side by side (MultiplyPanels).
 //
 // Few rows (decode): reading weights binds. Each panel is read once for all rows and widened in
 // registers. With few rows several panels run side by side; otherwise the chain of additions would
@@ -131,7 +132,7 @@ HWY_INLINE void WithHeight(int height, const Fn& fn) {
 
 // Blocks of rows, one after the other, each packed [K][height].
 struct RowBlocks {
-  const float* packed;
+  float* packed;
   size_t depth;
   int64_t num_rows;
 
@@ -144,14 +145,21 @@ struct RowBlocks {
   }
 };
 
-void PackBlock(const TensorView& x, int64_t row, int64_t num_rows, float* to) {
+// The floats of all blocks.
+size_t PackedSize(const RowBlocks& blocks) {
+  const int64_t last = blocks.count() - 1;
+  if (last < 0) return 0;
+  return static_cast<size_t>(blocks.row(last) + blocks.height(last)) * blocks.depth;
+}
+
+void PackBlock(const PanelProduct& product, int64_t row, int64_t num_rows, float* to) {
   const auto padded = static_cast<size_t>(Height(num_rows));
-  const auto depth = static_cast<size_t>(x.cols);
+  const auto depth = static_cast<size_t>(product.x.cols);
   const hn::CappedTag<float, 4> d4;
   size_t r = 0;
   for (; r + 4 <= static_cast<size_t>(num_rows) && hn::Lanes(d4) == 4; r += 4) {
     const float* from[4];
-    for (size_t i = 0; i < 4; ++i) from[i] = x.row(row + static_cast<int64_t>(r + i));
+    for (size_t i = 0; i < 4; ++i) from[i] = product.row(row + static_cast<int64_t>(r + i));
     size_t k = 0;
     for (; k + 4 <= depth; k += 4) {
       const auto r0 = hn::LoadU(d4, from[0] + k);
@@ -174,7 +182,7 @@ void PackBlock(const TensorView& x, int64_t row, int64_t num_rows, float* to) {
   }
   for (; r < padded; ++r) {
     const float* from =
-        static_cast<int64_t>(r) < num_rows ? x.row(row + static_cast<int64_t>(r)) : nullptr;
+        static_cast<int64_t>(r) < num_rows ? product.row(row + static_cast<int64_t>(r)) : nullptr;
     for (size_t k = 0; k < depth; ++k) to[k * padded + r] = from != nullptr ? from[k] : 0.0f;
   }
 }
@@ -255,51 +263,91 @@ void ManyRowsPanel(const RowBlocks& blocks, int64_t begin, int64_t end, const Pa
   }
 }
 
-void MultiplyFewRows(const Context& context, const RowBlocks& blocks, const PanelMatrix& weight,
-                     const Output& output) {
-  // At best four panels run side by side. About four tasks per thread even out the threads' speeds.
-  const int64_t num_threads = context.workers.num_threads();
-  const int64_t least = weight.num_panels() >= 4 * num_threads ? 4 : 1;
-  const int64_t per_task = std::max(least, weight.num_panels() / (4 * num_threads) / 4 * 4);
-  const int64_t num_tasks = (weight.num_panels() + per_task - 1) / per_task;
-  context.workers.Run(num_tasks, [&](int64_t task, int) {
-    const int64_t begin = task * per_task;
-    FewRowsPanels(blocks, weight, output, begin, std::min(begin + per_task, weight.num_panels()));
-  });
+// A product, and where its blocks and tasks stand among those of all products.
+struct Job {
+  const PanelProduct* product;
+  RowBlocks blocks;
+  int64_t first_block;
+  int64_t first_task;
+  int64_t panels_per_task;   // of few rows; 0: there are many
+  int64_t blocks_per_group;  // of many rows
+};
+
+const Job& JobOf(std::span<const Job> jobs, int64_t index, int64_t Job::*first) {
+  return *(std::ranges::upper_bound(jobs, index, {}, first) - 1);
 }
 
-void MultiplyManyRows(const Context& context, const RowBlocks& blocks, const PanelMatrix& weight,
-                      const Output& output) {
-  const size_t block_bytes = std::max<size_t>(1, blocks.depth * kTileRows * sizeof(float));
-  const auto blocks_per_group =
-      static_cast<int64_t>(std::max<size_t>(2, kRowGroupBytes / block_bytes));
-  const int64_t num_groups = (blocks.count() + blocks_per_group - 1) / blocks_per_group;
-  context.workers.Run(num_groups * weight.num_panels(), [&](int64_t task, int) {
-    const int64_t begin = task / weight.num_panels() * blocks_per_group;
-    const int64_t end = std::min(begin + blocks_per_group, blocks.count());
-    ManyRowsPanel(blocks, begin, end, weight, output, task % weight.num_panels());
-  });
+// At best four panels run side by side. About four tasks per thread even out the threads' speeds.
+int64_t PanelsPerTask(int64_t num_panels, int64_t num_threads) {
+  const int64_t least = num_panels >= 4 * num_threads ? 4 : 1;
+  return std::max(least, num_panels / (4 * num_threads) / 4 * 4);
 }
 
-void MatMulOnTarget(const Context& context, const MatMulParams& params) {
-  const auto& weight = static_cast<const PanelMatrix&>(*params.weight);
-  const int64_t rows = params.out.rows;
-  if (rows == 0 || weight.rows() == 0) return;
-  thread_local Scratch scratch;
-  const auto depth = static_cast<size_t>(weight.cols());
-  const auto padded_rows = static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows);
-  float* packed = scratch.Reserve<float>(padded_rows * depth);
-  const RowBlocks blocks{packed, depth, rows};
-  context.workers.Run(blocks.count(), [&](int64_t block, int) {
-    PackBlock(params.x, blocks.row(block), blocks.rows(block),
-              packed + static_cast<size_t>(blocks.row(block)) * depth);
-  });
-  const Output output{params.out, params.accumulate};
-  if (rows <= kFewRows) {
-    MultiplyFewRows(context, blocks, weight, output);
+int64_t BlocksPerGroup(size_t depth) {
+  const size_t block_bytes = std::max<size_t>(1, depth * kTileRows * sizeof(float));
+  return static_cast<int64_t>(std::max<size_t>(2, kRowGroupBytes / block_bytes));
+}
+
+int64_t NumTasks(const Job& job) {
+  const int64_t num_panels = job.product->weight->num_panels();
+  if (job.panels_per_task > 0) return (num_panels + job.panels_per_task - 1) / job.panels_per_task;
+  return (job.blocks.count() + job.blocks_per_group - 1) / job.blocks_per_group * num_panels;
+}
+
+void RunTask(const Job& job, int64_t task, bool accumulate) {
+  const PanelMatrix& weight = *job.product->weight;
+  const Output output{job.product->out, accumulate};
+  if (job.panels_per_task > 0) {
+    const int64_t begin = task * job.panels_per_task;
+    const int64_t end = std::min(begin + job.panels_per_task, weight.num_panels());
+    FewRowsPanels(job.blocks, weight, output, begin, end);
   } else {
-    MultiplyManyRows(context, blocks, weight, output);
+    const int64_t begin = task / weight.num_panels() * job.blocks_per_group;
+    const int64_t end = std::min(begin + job.blocks_per_group, job.blocks.count());
+    ManyRowsPanel(job.blocks, begin, end, weight, output, task % weight.num_panels());
   }
+}
+
+void MultiplyPanelsOnTarget(const Context& context, std::span<const PanelProduct> products,
+                            bool accumulate) {
+  thread_local Scratch job_scratch;
+  thread_local Scratch row_scratch;
+  const std::span<Job> jobs(job_scratch.Reserve<Job>(products.size()), products.size());
+  int64_t num_panels = 0;
+  int64_t num_blocks = 0;
+  size_t packed_size = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const PanelProduct& product = products[i];
+    const auto depth = static_cast<size_t>(product.weight->cols());
+    jobs[i] = {&product, {nullptr, depth, product.out.rows}, num_blocks, 0, 0, 0};
+    num_panels += product.weight->num_panels();
+    num_blocks += jobs[i].blocks.count();
+    packed_size += PackedSize(jobs[i].blocks);
+  }
+  float* packed = row_scratch.Reserve<float>(packed_size);
+  int64_t num_tasks = 0;
+  for (Job& job : jobs) {
+    job.blocks.packed = packed;
+    packed += PackedSize(job.blocks);
+    if (job.blocks.num_rows <= kFewRows) {
+      job.panels_per_task = PanelsPerTask(num_panels, context.workers.num_threads());
+    } else {
+      job.blocks_per_group = BlocksPerGroup(job.blocks.depth);
+    }
+    job.first_task = num_tasks;
+    num_tasks += NumTasks(job);
+  }
+  context.workers.Run(num_blocks, [&](int64_t index, int) {
+    const Job& job = JobOf(jobs, index, &Job::first_block);
+    const RowBlocks& blocks = job.blocks;
+    const int64_t block = index - job.first_block;
+    PackBlock(*job.product, blocks.row(block), blocks.rows(block),
+              blocks.packed + static_cast<size_t>(blocks.row(block)) * blocks.depth);
+  });
+  context.workers.Run(num_tasks, [&](int64_t task, int) {
+    const Job& job = JobOf(jobs, task, &Job::first_task);
+    RunTask(job, task - job.first_task, accumulate);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -309,7 +357,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace eta::cpu {
 
-HWY_EXPORT(MatMulOnTarget);
+HWY_EXPORT(MultiplyPanelsOnTarget);
 
 namespace {
 
@@ -320,11 +368,15 @@ MatMulParams SomeRows(MatMulParams params, int64_t begin, int64_t count) {
   return params;
 }
 
+void MultiplyRows(const Context& context, const MatMulParams& params) {
+  if (params.out.rows == 0) return;
+  const auto& weight = static_cast<const PanelMatrix&>(*params.weight);
+  const PanelProduct product = {params.x, nullptr, &weight, params.out};
+  MultiplyPanels(context, {&product, 1}, params.accumulate);
+}
+
 void FloatMatMul(const Context& context, const MatMulParams& params) {
-  if (!context.amx || !params.rows_of_step) {
-    HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, params);
-    return;
-  }
+  if (!context.amx || !params.rows_of_step) return MultiplyRows(context, params);
   const std::span<const SequenceRows> sequences = context.batch.sequences;
   for (size_t i = 0; i < sequences.size();) {
     const int64_t begin = sequences[i].row_begin;
@@ -335,16 +387,24 @@ void FloatMatMul(const Context& context, const MatMulParams& params) {
     if (kind == RowKind::kPrefill) {
       AmxMatMul(context, rows);
     } else {
-      HWY_DYNAMIC_DISPATCH(MatMulOnTarget)(context, rows);
+      MultiplyRows(context, rows);
     }
   }
 }
 
 }  // namespace
 
+void MultiplyPanels(const Context& context, std::span<const PanelProduct> products,
+                    bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanelsOnTarget)(context, products, accumulate);
+}
+
 void MatMul(const Context& context, const MatMulParams& params) {
   const auto& weight = static_cast<const StackedMatrix&>(*params.weight);
-  PackedMatMul(context, params.x, weight.packed_parts(), params.out, params.accumulate);
+  if (params.out.rows > 0 && !weight.packed_parts().empty()) {
+    const PackedProduct product = {params.x, nullptr, weight.packed_parts(), params.out};
+    PackedMatMul(context, {&product, 1}, params.accumulate);
+  }
   for (const StackedMatrix::FloatPart& part : weight.float_parts()) {
     MatMulParams floats = params;
     floats.weight = part.weight.get();

@@ -21,10 +21,12 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/context.h"
 #include "kernels/cpu/memory/host_memory.h"
 #include "kernels/cpu/packed/block_rows.h"
 #include "kernels/cpu/packed/packed_matmul.h"
 #include "kernels/cpu/workers.h"
+#include "kernels/tensor_view.h"
 
 namespace eta::cpu {
 
@@ -84,5 +86,19 @@ class StackedMatrix final : public Matrix {
   std::vector<std::unique_ptr<BlockRows>> blocks_;
   std::vector<PackedPart> packed_parts_;  // of blocks_
 };
+
+// out = x * weight^T, beside others.
+struct PanelProduct {
+  TensorView x;
+  const int32_t* rows;  // of x, one for each row of out; null: as they stand
+  const PanelMatrix* weight;
+  TensorView out;
+
+  const float* row(int64_t i) const { return x.row(rows == nullptr ? i : rows[i]); }
+};
+
+// All of them, their tasks shared by the threads; added to `out` where it accumulates.
+void MultiplyPanels(const Context& context, std::span<const PanelProduct> products,
+                    bool accumulate);
 
 }  // namespace eta::cpu

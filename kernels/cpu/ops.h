@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
 #include "kernels/params/calibration.h"
+#include "kernels/params/experts.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/sampling.h"
 #include "kernels/params/selection.h"
@@ -38,6 +39,9 @@ void MeasureShadow(const Context& context, const ShadowParams& params);  // cali
 void CollectCalibration(const Context& context,
                         const CalibrationParams& params);         // calibration/calibration.cc
 void SwiGlu(const Context& context, const SwiGluParams& params);  // pointwise.cc
-void Sample(const Context& context, const SampleParams& params);  // sampling.cc
+void RouteRows(const Context& context, const RouteRowsParams& params);              // experts.cc
+void MultiplyExperts(const Context& context, const MultiplyExpertsParams& params);  // matmul.cc
+void AddExperts(const Context& context, const AddExpertsParams& params);            // experts.cc
+void Sample(const Context& context, const SampleParams& params);                    // sampling.cc
 
 }  // namespace eta::cpu

@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/block_bound.h"
 #include "kernels/params/calibration.h"
+#include "kernels/params/experts.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/sampling.h"
 #include "kernels/params/selection.h"
@@ -156,8 +157,11 @@ void PrefillAttention(const BatchView& batch,
 void CountRecall(const BatchView& batch, const RecallParams& params);    // recall.cc
 void MeasureShadow(const BatchView& batch, const ShadowParams& params);  // shadow.cc
 void CollectCalibration(const BatchView& batch,
-                        const CalibrationParams& params);  // calibration.cc
-void SwiGlu(const SwiGluParams& params);                   // pointwise.cc
-void Sample(const SampleParams& params);                   // sampling.cc
+                        const CalibrationParams& params);                 // calibration.cc
+void SwiGlu(const SwiGluParams& params);                                  // pointwise.cc
+void RouteRows(const BatchView& batch, const RouteRowsParams& params);    // experts.cc
+void MultiplyExperts(const MultiplyExpertsParams& params);                // experts.cc
+void AddExperts(const BatchView& batch, const AddExpertsParams& params);  // experts.cc
+void Sample(const SampleParams& params);                                  // sampling.cc
 
 }  // namespace eta::reference

@@ -34,7 +34,7 @@ class HostBuffer final : public Buffer {
   ~HostBuffer() override { ::operator delete(data(), kAlignment); }
 };
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend final : public Backend, public ExpertOps {
  public:
   std::string_view name() const override { return "reference"; }
   std::string description() const override { return "plain loops in double precision, 1 thread"; }
@@ -132,6 +132,14 @@ class ReferenceBackend final : public Backend {
     reference::CollectCalibration(batch_, params);
   }
   void SwiGlu(const SwiGluParams& params) override { reference::SwiGlu(params); }
+  ExpertOps* experts() override { return this; }
+  void RouteRows(const RouteRowsParams& params) override { reference::RouteRows(batch_, params); }
+  void MultiplyExperts(const MultiplyExpertsParams& params) override {
+    reference::MultiplyExperts(params);
+  }
+  void AddExperts(const AddExpertsParams& params) override {
+    reference::AddExperts(batch_, params);
+  }
   void Sample(const SampleParams& params) override { reference::Sample(params); }
 
   absl::Status Finish() override { return absl::OkStatus(); }

@@ -279,6 +279,20 @@ constexpr Metric kSteps[] = {
      "Preemptions of requests, which lose their KV blocks to others and are computed again"},
 };
 
+// Of models with experts alone.
+constexpr Metric kExperts[] = {
+    {"eta_expert_rows_total", kCounter, "model,layer", "rows",
+     "Rows of requests that the experts of a layer computed, a row once for each of its experts; "
+     "absent where the model has no experts"},
+    {"eta_experts_read_total", kCounter, "model,layer", "experts",
+     "Experts of a layer that had rows, summed over steps of requests: those whose weights the "
+     "steps read. Divided by the steps and by the layer's experts it is the share of the experts' "
+     "weights that a step reads"},
+    {"eta_expert_load_ratio", kGauge, "model,layer,expert", "ratio",
+     "Rows of one expert as a ratio to the mean of its layer's experts, since the server started: "
+     "of the busiest expert, the median and the idlest; all 1 where choices are even"},
+};
+
 constexpr Metric kEngine[] = {
     {"eta_engine_state", kGauge, "state", "0 or 1",
      "State of the engine: 1 for the current state, 0 for the others (loading, serving, draining, "
@@ -407,6 +421,7 @@ constexpr MetricGroup kGroups[] = {
     {"Formats of answers", kFormats},
     {"Limits of tenants", kTenants},
     {"Steps", kSteps},
+    {"Experts", kExperts},
     {"Engine", kEngine},
     {"Profiles", kProfiles},
     {"Calibrations", kCalibrations},

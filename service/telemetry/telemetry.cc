@@ -47,6 +47,11 @@ void Telemetry::SetModel(const EngineInfo& info, nanoseconds load_duration) {
   model_ = info.model_name;
   config_ = info.config;
   load_duration_ = load_duration;
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (!config_.HasExperts(layer)) continue;
+    const auto experts = static_cast<size_t>(config_.num_experts);
+    server_.experts.push_back({layer, std::vector<int64_t>(experts)});
+  }
   SeriesOf(AttentionMode::kFull);
   SeriesOf(ResolveAttention({}, info.config).mode);
 }
@@ -106,6 +111,7 @@ void Telemetry::OnStep(const StepReport& report) {
   CountDecodeRows(report, now);
   CountPrefill(report, now);
   CountShadow(report, now);
+  CountExperts(report);
 }
 
 void Telemetry::CountTokens(const StepReport& report, Clock::time_point now) {
@@ -149,6 +155,17 @@ void Telemetry::CountShadow(const StepReport& report, Clock::time_point now) {
     account.series.attention.Add(sums);
     account.series.mass_kept.Observe(row.mass);
     account.window.Add({sums}, profile != nullptr && profile->MeasuredAt(row.kv_len), now);
+  }
+}
+
+void Telemetry::CountExperts(const StepReport& report) {
+  if (report.expert_rows == nullptr) return;
+  for (ExpertTotals& layer : server_.experts) {
+    const int32_t* step = report.expert_rows + int64_t{layer.layer} * config_.num_experts;
+    for (size_t e = 0; e < layer.rows.size(); ++e) {
+      layer.rows[e] += step[e];
+      layer.read += step[e] > 0 ? 1 : 0;
+    }
   }
 }
 

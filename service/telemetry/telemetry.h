@@ -85,6 +85,7 @@ class Telemetry final : public Observer, public CallObserver {
   void CountDecodeRows(const StepReport& report, Clock::time_point now);
   void CountPrefill(const StepReport& report, Clock::time_point now);
   void CountShadow(const StepReport& report, Clock::time_point now);
+  void CountExperts(const StepReport& report);
   void ObserveEnd(const FinishedEvent& outcome, bool ok, Account& account, Clock::time_point now);
   void ObserveLatency(Latency kind, std::chrono::nanoseconds latency, Clock::time_point now);
   void CountFormat(const FormatUse& format);

@@ -24,6 +24,13 @@ struct LayerTotals {
   int64_t keys_eligible = 0;           // T summed over rows: of each head
 };
 
+// What the experts of one layer did.
+struct ExpertTotals {
+  int32_t layer = 0;
+  std::vector<int64_t> rows;  // [E]
+  int64_t read = 0;           // experts with rows, summed over steps
+};
+
 // Requests of one tenant, one mode and one version of a profile.
 struct AccountSeries {
   static constexpr int64_t kNoVersion = 0;       // no profile
@@ -90,6 +97,7 @@ struct ServerSeries {
   Histogram step_mask_wait{MaskBuckets()};     // likewise
   int64_t steps = 0;
   int64_t pass_rows = 0;
+  std::vector<ExpertTotals> experts;  // of the layers that have them
   int64_t preemptions = 0;
   std::array<int64_t, kStages> cancelled{};
   std::array<int64_t, kCallEnds> calibrations{};

@@ -1,5 +1,6 @@
 // Any bytes as config.json, as generation_config.json, as a shard index and as JSON under tight
 // limits: refused, or values within their bounds.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -59,6 +60,18 @@ void CheckRope(const eta::ModelConfig& config) {
   }
 }
 
+// Either no layer has experts, or every number is one that loops may trust.
+void CheckExperts(const eta::ModelConfig& config) {
+  using eta::fuzz::Require;
+  const auto layers = static_cast<size_t>(config.num_layers);
+  if (config.num_experts == 0) return Require(config.expert_layers.empty());
+  Require(config.expert_layers.size() == layers && !config.has_predictor);
+  Require(config.num_experts <= eta::ModelConfig::kMaxExperts && config.expert_ffn_dim >= 1);
+  Require(config.experts_per_token >= 1 && config.experts_per_token <= config.num_experts);
+  const auto with = std::ranges::count(config.expert_layers, true);
+  Require(with >= 1 && with * config.num_experts <= eta::ModelConfig::kMaxExpertsOfModel);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -78,6 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->vocab_size < 1 || config->num_layers < 1 || config->num_layers > 512) std::abort();
   if (config->bos_id >= config->vocab_size) std::abort();
   CheckRope(*config);
+  CheckExperts(*config);
   if (config->sliding_window < 0) std::abort();
   const int32_t limit = eta::ContextLimit(*config, 4096);
   if (limit < 1 || limit > 4096) std::abort();

@@ -273,6 +273,10 @@ TEST_F(MonitoringTest, StepsAddUp) {
                                                     page().Sum("eta_prompt_tokens_cached_total")));
   EXPECT_THAT(page().Sum("eta_calibration_pass_rows_total"), Ge(2 * 256));
   EXPECT_EQ(page().Sum("eta_preemptions_total"), system().counts.preemptions);
+  for (const char* of_experts :
+       {"eta_expert_rows_total", "eta_experts_read_total", "eta_expert_load_ratio"}) {
+    EXPECT_THAT(page().Find(of_experts), IsEmpty()) << "the model has none";
+  }
 }
 
 TEST_F(MonitoringTest, GaugesSayWhatGoesOn) {

@@ -28,9 +28,10 @@ NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outpu
          "attn_v": "self_attn.v_proj", "attn_q_norm": "self_attn.q_norm",
          "attn_k_norm": "self_attn.k_norm", "attn_output": "self_attn.o_proj",
          "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-         "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+         "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate"}
+STACKS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
 DTYPES = {"F32": numpy.dtype("<f4"), "F16": numpy.dtype("<f2"), "BF16": numpy.dtype("<u2")}
-DIM, FFN, HEADS, KV_HEADS, VOCAB = 256, 512, 8, 2, 300
+DIM, FFN, HEADS, KV_HEADS, VOCAB, EXPERTS = 256, 512, 8, 2, 300, 5
 
 
 def hugging_face_name(name):
@@ -57,7 +58,13 @@ def expected_tensors(path, heads, kv_heads):
             count = heads if part == "attn_q" else kv_heads
             rows = data.reshape(count, data.shape[0] // count // 2, 2, *data.shape[1:])
             data = rows.swapaxes(1, 2).reshape(data.shape)
-        tensors[hugging_face_name(tensor.name)] = data
+        if part in STACKS:
+            layer = tensor.name.split(".")[1]
+            for expert, of_expert in enumerate(data):
+                name = f"model.layers.{layer}.mlp.experts.{expert}.{STACKS[part]}.weight"
+                tensors[name] = of_expert
+        else:
+            tensors[hugging_face_name(tensor.name)] = data
     return tensors
 
 
@@ -117,6 +124,12 @@ def write_model(path, type_name, draw, architecture="llama"):
               "blk.0.attn_v": (KV_HEADS * head_dim, DIM), "blk.0.attn_output": (DIM, DIM),
               "blk.0.ffn_gate": (FFN, DIM), "blk.0.ffn_up": (FFN, DIM),
               "blk.0.ffn_down": (DIM, FFN)}
+    if architecture == "qwen3moe":
+        file.add_expert_count(EXPERTS)
+        file.add_expert_used_count(2)
+        file.add_expert_feed_forward_length(FFN)
+        for part in ("gate", "up", "down"):
+            shapes[f"blk.0.ffn_{part}_exps"] = (EXPERTS, *shapes.pop(f"blk.0.ffn_{part}"))
     for name, shape in shapes.items():
         file.add_tensor(name + ".weight", blocks(type_name, shape, draw),
                         raw_dtype=GGMLQuantizationType[type_name])
@@ -124,8 +137,10 @@ def write_model(path, type_name, draw, architecture="llama"):
     if architecture == "qwen2":
         vectors |= {"blk.0.attn_q.bias": DIM, "blk.0.attn_k.bias": KV_HEADS * head_dim,
                     "blk.0.attn_v.bias": KV_HEADS * head_dim}
-    if architecture == "qwen3":
+    if architecture.startswith("qwen3"):
         vectors |= {"blk.0.attn_q_norm.weight": head_dim, "blk.0.attn_k_norm.weight": head_dim}
+    if architecture == "qwen3moe":
+        vectors |= {"blk.0.ffn_gate_inp.weight": (EXPERTS, DIM)}
     for name, size in vectors.items():
         file.add_tensor(name, draw.normal(1, 0.1, size).astype(numpy.float32))
     file.write_header_to_file()
@@ -148,7 +163,7 @@ def main():
             path = os.path.join(work, type_name + ".gguf")
             write_model(path, type_name, draw)
             print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
-        for architecture, heads, kv_heads in (("qwen2", 0, 0), ("qwen3", 0, 0),
+        for architecture, heads, kv_heads in (("qwen2", 0, 0), ("qwen3", 0, 0), ("qwen3moe", 0, 0),
                                               ("smollm3", HEADS, KV_HEADS)):
             path = os.path.join(work, architecture + ".gguf")
             write_model(path, "Q8_0", draw, architecture)

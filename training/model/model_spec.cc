@@ -34,6 +34,10 @@ absl::Status ValidateSpec(const ModelSpec& spec) {
         "model: native sparse attention has no gate, no thresholds, no biases of projections, no "
         "norms of heads and no layers without RoPE");
   }
+  if (config.num_experts > 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("model: num_experts ", config.num_experts, ": experts are not trained"));
+  }
   if (config.num_kv_heads < 1 || config.num_query_heads % config.num_kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", config.num_query_heads,
                                                    " query heads are no multiple of ",

@@ -51,7 +51,7 @@ ModelConfig ConfigOf(const ModelSpec& spec, float beta);
 
 // INVALID_ARGUMENT for a gate without thresholds or thresholds without a gate, for Native Sparse
 // Attention with either, with biases, norms of heads or layers without RoPE, and for shapes of the
-// config that training does not do.
+// config that training does not do. UNIMPLEMENTED for experts.
 absl::Status ValidateSpec(const ModelSpec& spec);
 
 }  // namespace eta::training

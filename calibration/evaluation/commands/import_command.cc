@@ -9,8 +9,8 @@
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_writer.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights/index_metric.h"
 
 namespace eta {
 namespace {

@@ -9,8 +9,8 @@
 #include "calibration/evaluation/runtime/runner.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/rope_base.h"
+#include "engine/model/weights/index_metric.h"
 
 namespace eta {
 namespace {

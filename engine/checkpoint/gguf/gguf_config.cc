@@ -28,9 +28,12 @@ constexpr std::string_view kKnownKeys[] = {
     gguf_key::kBlocks,
     gguf_key::kContext,
     gguf_key::kModelDim,
-    "expert_count",
-    "expert_shared_count",
-    "expert_used_count",
+    gguf_key::kExperts,
+    gguf_key::kExpertsPerToken,
+    gguf_key::kSharedExperts,
+    gguf_key::kExpertFfnDim,
+    "expert_gating_func",
+    "expert_weights_norm",
     gguf_key::kFfnDim,
     gguf_key::kRopeDim,
     gguf_key::kRopeTheta,
@@ -60,11 +63,13 @@ struct Family {
   std::string_view model_type;    // of config.json
   std::string_view class_name;
   bool permuted_heads;
+  bool has_experts = false;  // in every layer
 };
 constexpr Family kFamilies[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, true},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
 };
 constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM", true};
@@ -85,14 +90,40 @@ void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
       metadata.FailUnsupported(key, "is not known");
     }
   }
-  for (const char* name : {"expert_count", "expert_shared_count", "expert_used_count"}) {
-    const auto experts = metadata.OptionalInteger(prefix + name, 0, kMaxSize);
-    if (experts.value_or(0) != 0) metadata.FailUnsupported(prefix + name, "is not supported");
-  }
   // Of the order of q_proj and k_proj; both that were ever written mean the same.
   metadata.OptionalText(prefix + "tensor_data_layout");
   if (metadata.OptionalInteger("split.count", 0, kMaxSize).value_or(1) > 1) {
     metadata.FailUnsupported("split.count", "over 1 is not supported: join the files first");
+  }
+}
+
+// The file says nothing of norm_topk_prob where llama.cpp norms in any case.
+void WriteExperts(GgufMetadata& metadata, const std::string& prefix, JsonWriter& json) {
+  constexpr int64_t kSoftmax = 1;  // of llama.cpp's functions
+  const std::string function = prefix + "expert_gating_func";
+  if (metadata.OptionalInteger(function, 0, kMaxSize).value_or(kSoftmax) != kSoftmax) {
+    metadata.FailUnsupported(function, "other than 1, softmax, is not supported");
+  }
+  const std::string norm = prefix + "expert_weights_norm";
+  if (!metadata.OptionalBool(norm).value_or(true)) {
+    metadata.FailUnsupported(norm, "false is not supported with this architecture");
+  }
+  const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
+  json.Key("moe_intermediate_size").Value(size(gguf_key::kExpertFfnDim));
+  json.Key("norm_topk_prob").Value(true);
+  json.Key("num_experts").Value(size(gguf_key::kExperts));
+  json.Key("num_experts_per_tok").Value(size(gguf_key::kExpertsPerToken));
+}
+
+void RefuseExperts(GgufMetadata& metadata, const std::string& prefix, const Family& family) {
+  std::vector<const char*> refused = {gguf_key::kSharedExperts};
+  if (!family.has_experts) {
+    refused.insert(refused.end(),
+                   {gguf_key::kExperts, gguf_key::kExpertsPerToken, gguf_key::kExpertFfnDim});
+  }
+  for (const char* name : refused) {
+    const auto experts = metadata.OptionalInteger(prefix + name, 0, kMaxSize);
+    if (experts.value_or(0) != 0) metadata.FailUnsupported(prefix + name, "is not supported");
   }
 }
 
@@ -152,12 +183,13 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   if (found == nullptr) {
     metadata.FailUnsupported(
         gguf_key::kArchitecture,
-        Quoted(architecture) + " is not supported, only llama, qwen2, qwen3 and smollm3");
+        Quoted(architecture) + " is not supported, only llama, qwen2, qwen3, qwen3moe and smollm3");
     return metadata.status();
   }
   Family family = *found;
   const std::string prefix = architecture + ".";
   RefuseUnknown(metadata, prefix);
+  RefuseExperts(metadata, prefix, family);
   const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
   const auto window = metadata.OptionalInteger(prefix + gguf_key::kWindow, 0, kMaxSize);
   if (window.value_or(0) > 0 && architecture == "llama") {
@@ -191,6 +223,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("intermediate_size").Value(size(gguf_key::kFfnDim));
   json.Key("max_position_embeddings").Value(size(gguf_key::kContext));
   json.Key("model_type").Value(IsEtaModel(metadata) ? kEtaModelType : family.model_type);
+  if (family.has_experts) WriteExperts(metadata, prefix, json);
   if (architecture == "smollm3") {
     json.Key("no_rope_layer_interval").Value(int64_t{kGgufUnrotatedInterval});
   }

@@ -22,6 +22,7 @@ namespace {
 
 constexpr uint64_t kFirstHeaderBytes = uint64_t{4} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxExperts = 1024;  // of a layer
 constexpr uint64_t kMaxRopeFactorBytes = 1024 * sizeof(float);
 
 // The head, read in pieces that double until it is whole; `bytes` hold what the header looks at.
@@ -108,12 +109,45 @@ absl::Status GgufFile::AddTensors(const GgufHeader& header) {
       return absl::UnimplementedError(
           absl::StrCat("GGUF file: tensor ", Quoted(name), " is not known"));
     }
-    TensorInfo info;
-    info.dtype = tensor.layout.unpacked;
-    info.shape = tensor.shape;
-    info.end = *CheckedBytes(info.shape, SizeOf(info.dtype));  // fits: ParseGgufHeader
-    (named->index_metric ? metric_tensors_ : tensors_).emplace(named->name, std::move(info));
-    stored_.emplace(named->name, Stored{.tensor = tensor});
+    if (named->experts) {
+      RETURN_IF_ERROR(AddExperts(name, tensor, named->name));
+    } else {
+      AddTensor(named->name, tensor, named->index_metric);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void GgufFile::AddTensor(const std::string& name, const GgufTensor& tensor, bool index_metric) {
+  TensorInfo info;
+  info.dtype = tensor.layout.unpacked;
+  info.shape = tensor.shape;
+  info.end = *CheckedBytes(info.shape, SizeOf(info.dtype));  // fits: ParseGgufHeader
+  (index_metric ? metric_tensors_ : tensors_).emplace(name, std::move(info));
+  stored_.emplace(name, Stored{.tensor = tensor});
+}
+
+// Rows are whole blocks, so that each expert's blocks are its own.
+absl::Status GgufFile::AddExperts(const std::string& name, const GgufTensor& stack,
+                                  const std::string& experts) {
+  const auto invalid = [&name](const std::string& sentence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("GGUF file: tensor ", Quoted(name), " ", sentence));
+  };
+  if (stack.shape.size() != 3) return invalid("must have three dimensions");
+  const auto count = static_cast<uint64_t>(stack.shape.front());
+  if (count > kMaxExperts) return invalid(absl::StrCat("has over ", kMaxExperts, " experts"));
+  if (stored_.size() + count > kGgufMaxTensors) {
+    return invalid(absl::StrCat("brings the file over ", kGgufMaxTensors,
+                                " tensors, each expert counted for itself"));
+  }
+  GgufTensor one = stack;
+  one.shape.erase(one.shape.begin());
+  one.bytes = stack.bytes / count;
+  for (uint64_t expert = 0; expert < count; ++expert) {
+    // cannot wrap: a place in the stack's bytes
+    one.offset = stack.offset + expert * one.bytes;
+    AddTensor(ExpertName(experts, static_cast<int64_t>(expert)), one, /*index_metric=*/false);
   }
   return absl::OkStatus();
 }

@@ -29,13 +29,14 @@ struct GgufTexts {
 class GgufFile {
  public:
   // Errors of InputFile::Open, ParseGgufHeader, ReadGgufTokenizer and MakeConfigJson; UNIMPLEMENTED
-  // for a tensor that the architectures do not have.
+  // for a tensor that the architectures do not have; INVALID_ARGUMENT for stacks of experts that
+  // are none.
   static absl::StatusOr<GgufFile> Open(const std::string& path,
                                        const InputFileOptions& options = {});
 
   const InputFile& file() const { return file_; }
   const GgufTexts& texts() const { return texts_; }
-  // Of what Read gives: float32 for quantised tensors. `begin` is 0.
+  // Of what Read gives: float32 for quantised tensors, and each expert for itself. `begin` is 0.
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   // Those that a folder has in index_metric.safetensors.
   const std::map<std::string, TensorInfo>& index_metric_tensors() const { return metric_tensors_; }
@@ -59,6 +60,9 @@ class GgufFile {
   explicit GgufFile(InputFile file) : file_(std::move(file)) {}
   absl::Status ReadHead();
   absl::Status AddTensors(const GgufHeader& header);
+  void AddTensor(const std::string& name, const GgufTensor& tensor, bool index_metric);
+  absl::Status AddExperts(const std::string& name, const GgufTensor& stack,
+                          const std::string& experts);
   absl::Status PermuteHeads(const std::string& name, int64_t heads);
   absl::StatusOr<const Stored*> Find(const std::string& name) const;
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace eta {
@@ -19,6 +20,8 @@ struct Part {
 constexpr std::string_view kBlock = "blk.";
 constexpr std::string_view kLayers = "model.layers.";
 constexpr std::string_view kMetricLayers = "layers.";
+constexpr std::string_view kExperts = ".mlp.experts.";
+constexpr char kAnyExpert = '*';
 constexpr std::string_view kAdded = "eta.";  // before what llama.cpp does not have
 
 constexpr Part kWhole[] = {
@@ -40,13 +43,18 @@ constexpr Part kParts[] = {
     {"ffn_gate", "mlp.gate_proj", true},
     {"ffn_up", "mlp.up_proj", true},
     {"ffn_down", "mlp.down_proj", true},
+    {"ffn_gate_inp", "mlp.gate", false},
+    {"ffn_gate_exps", "mlp.experts.*.gate_proj", false},
+    {"ffn_up_exps", "mlp.experts.*.up_proj", false},
+    {"ffn_down_exps", "mlp.experts.*.down_proj", false},
 };
 
 std::span<const Part> PartsOf(bool added) {
   return added ? std::span<const Part>(kAddedParts) : std::span<const Part>(kParts);
 }
 
-// Takes "12." off the front; empty: there is no number, or one with a zero before it.
+// Takes a number such as "12." off the front; empty: there is no number, or one with a zero before
+// it.
 std::string_view TakeLayer(std::string_view& name) {
   const size_t end = name.find('.');
   if (end == std::string_view::npos || end < 1 || end > 4) return {};
@@ -87,12 +95,45 @@ std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name) {
   for (const Part& part : PartsOf(added)) {
     if (part.gguf != name.substr(0, dot)) continue;
     if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
-    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted};
+    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted,
+                           /*index_metric=*/false,
+                           part.hugging_face.find(kAnyExpert) != std::string_view::npos};
   }
   return std::nullopt;
 }
 
-std::optional<std::string> ToGgufName(std::string_view name) {
+namespace {
+
+// Where an expert's number stands in its tensor's name; empty: nowhere.
+std::string_view NumberOfExpert(std::string_view name) {
+  const size_t at = name.find(kExperts);
+  if (at == std::string_view::npos || !name.starts_with(kLayers)) return {};
+  name.remove_prefix(at + kExperts.size());
+  return TakeLayer(name);
+}
+
+}  // namespace
+
+std::string ExpertName(std::string_view experts, int64_t expert) {
+  const size_t star = experts.find(kAnyExpert);
+  return absl::StrCat(std::string(experts.substr(0, star)), expert,
+                      std::string(experts.substr(star + 1)));
+}
+
+std::optional<int64_t> ExpertOf(std::string_view name) {
+  const std::string_view number = NumberOfExpert(name);
+  int64_t expert = 0;
+  if (!absl::SimpleAtoi(std::string(number), &expert)) return std::nullopt;
+  return expert;
+}
+
+std::optional<std::string> ToGgufName(std::string_view hugging_face) {
+  std::string of_all(hugging_face);
+  if (const std::string_view number = NumberOfExpert(hugging_face); !number.empty()) {
+    of_all.replace(static_cast<size_t>(number.data() - hugging_face.data()), number.size(), 1,
+                   kAnyExpert);
+  }
+  std::string_view name = of_all;
   for (const Part& part : kWhole) {
     if (name == part.hugging_face) return std::string(part.gguf);
   }

@@ -17,15 +17,23 @@ struct HuggingFaceName {
   std::string name;
   PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture permutes
   bool index_metric = false;                      // of index_metric.safetensors
+  // A layer's experts, one behind the other: the name has a star where that of one has its number.
+  bool experts = false;
 };
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nullopt for any other tensor
-// than those of architectures llama, qwen2, qwen3 and smollm3 and what this project adds to them:
+// than those of architectures llama, qwen2, qwen3, qwen3moe and smollm3 and what this project adds:
 // "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in Hugging
 // Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and "index_centre".
 std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name);
 
-// The same from the other side, for tensors of a model and of its index_metric.safetensors.
+// The same from the other side, for tensors of a model and of its index_metric.safetensors. Of an
+// expert: the name of the stack that it is in.
 std::optional<std::string> ToGgufName(std::string_view hugging_face);
+
+// The name of one expert, by that of all.
+std::string ExpertName(std::string_view experts, int64_t expert);
+// Which expert of its layer the tensor is of; nullopt: of none.
+std::optional<int64_t> ExpertOf(std::string_view hugging_face);
 
 }  // namespace eta

@@ -18,8 +18,8 @@
 #include "engine/model/gguf_writer/gguf_model_keys.h"
 #include "engine/model/gguf_writer/gguf_tokenizer_keys.h"
 #include "engine/model/gguf_writer/pack_blocks.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights/index_metric.h"
 
 namespace eta {
 namespace {
@@ -28,6 +28,7 @@ constexpr char kHead[] = "lm_head.weight";
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr std::string_view kFrequencies = ".self_attn.rotary_emb.inv_freq";
 constexpr std::string_view kPredictor = ".self_attn.tau_proj.";
+constexpr std::string_view kRouter = ".mlp.gate.weight";
 
 GgmlLayout LayoutOf(GgmlType type) {
   return *FindGgmlLayout(static_cast<uint32_t>(type));
@@ -49,7 +50,7 @@ uint32_t FileType(GgmlType matrices) {
 
 // A tensor of the file, in the order of the file.
 struct Planned {
-  std::string name;  // Hugging Face's
+  std::vector<std::string> names;  // Hugging Face's; of a layer's experts all, by their numbers
   const TensorReader* reader = nullptr;
   GgmlLayout layout = {};
   int64_t permuted_heads = 0;  // 0: rows stay in order
@@ -126,16 +127,29 @@ class GgufExport {
         return absl::UnimplementedError(
             absl::StrCat("tensor ", Quoted(name), " has no name in a GGUF file"));
       }
-      Planned tensor = {.name = name, .reader = &reader, .layout = LayoutOf(GgmlType::kF32)};
+      const std::optional<int64_t> expert = ExpertOf(name);
+      if (expert.value_or(0) > 0) continue;  // planned with the layer's first
+      Planned tensor = {.names = {name}, .reader = &reader, .layout = LayoutOf(GgmlType::kF32)};
       const bool matrix = &reader == &checkpoint_ && info.shape.size() == 2 &&
                           name.find(kPredictor) == std::string::npos;
-      if (matrix && info.shape.back() % matrices_.block_elements == 0) tensor.layout = matrices_;
+      const bool router = name.ends_with(kRouter);
+      if (matrix && !router && info.shape.back() % matrices_.block_elements == 0) {
+        tensor.layout = matrices_;
+      }
       const PermutedHeads permuted = ToHuggingFaceName(*stored)->permuted;
       if (keys_.permuted_heads() && permuted != PermutedHeads::kNone) {
         tensor.permuted_heads =
             permuted == PermutedHeads::kQuery ? config_.num_query_heads : config_.num_kv_heads;
       }
-      head_.AddTensor(*stored, info.shape, tensor.layout);
+      std::vector<int64_t> shape = info.shape;
+      if (expert) {
+        const std::string all = ToHuggingFaceName(*stored)->name;
+        for (int32_t i = 1; i < config_.num_experts; ++i) {
+          tensor.names.push_back(ExpertName(all, i));
+        }
+        shape.insert(shape.begin(), config_.num_experts);
+      }
+      head_.AddTensor(*stored, shape, tensor.layout);
       planned_.push_back(std::move(tensor));
     }
     return absl::OkStatus();
@@ -169,8 +183,19 @@ class GgufExport {
   }
 
   absl::Status WriteTensor(const Planned& tensor, OutputFile& file) const {
-    ASSIGN_OR_RETURN(const auto data, tensor.reader->Read(tensor.name));
-    const TensorInfo& info = tensor.reader->tensors().at(tensor.name);
+    uint64_t written = 0;
+    for (const std::string& name : tensor.names) {
+      ASSIGN_OR_RETURN(const auto blocks, Blocks(tensor, name));
+      RETURN_IF_ERROR(file.Write(blocks));
+      written += blocks.size();
+    }
+    return file.Write(std::string(GgufHead::Padding(written), '\0'));
+  }
+
+  absl::StatusOr<std::vector<std::byte>> Blocks(const Planned& tensor,
+                                                const std::string& name) const {
+    ASSIGN_OR_RETURN(const auto data, tensor.reader->Read(name));
+    const TensorInfo& info = tensor.reader->tensors().at(name);
     std::vector<float> values(data.size() / SizeOf(info.dtype));
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = LoadElement(info.dtype, data.data(), static_cast<int64_t>(i));
@@ -178,13 +203,11 @@ class GgufExport {
     if (tensor.permuted_heads > 0) {
       values = Interleaved(values, info.shape.front(), tensor.permuted_heads);
     }
-    const auto blocks = PackBlocks(tensor.layout, values);
-    if (!blocks.ok()) {
-      return absl::Status(blocks.status().code(),
-                          absl::StrCat("tensor ", Quoted(tensor.name), ": ",
-                                       std::string(blocks.status().message())));
-    }
-    return WritePadded(*blocks, file);
+    auto blocks = PackBlocks(tensor.layout, values);
+    if (blocks.ok()) return blocks;
+    return absl::Status(
+        blocks.status().code(),
+        absl::StrCat("tensor ", Quoted(name), ": ", std::string(blocks.status().message())));
   }
 
   // Row h, s, j of [heads, 2, pairs] goes to h, j, s of [heads, pairs, 2].

@@ -1,5 +1,6 @@
 #include "engine/model/gguf_writer/gguf_model_keys.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -29,7 +30,7 @@ std::string TextOf(const Json& json, const char* field) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// llama, mistral, qwen2, qwen3, smollm3, or eta where the model was made as one.
+// llama, mistral, qwen2, qwen3, qwen3_moe, smollm3, or eta where the model was made as one.
 std::string FamilyOf(const Json& json) {
   const std::string adapted = TextOf(json, "eta_family");
   const std::string type = TextOf(json, "model_type");
@@ -92,6 +93,24 @@ absl::Status SetRopeKeys(const Json& json, const ModelConfig& config, const std:
   return UnsupportedConfig("rope_scaling", "of type dynamic has no place in a GGUF file");
 }
 
+// llama.cpp takes the weights of experts as normed, and experts in every layer.
+absl::Status SetExpertKeys(const ModelConfig& config, const std::string& prefix, GgufHead& head) {
+  if (config.num_experts == 0) return absl::OkStatus();
+  if (!config.normalise_experts) {
+    return UnsupportedConfig("norm_topk_prob", "false has no place in a GGUF file");
+  }
+  if (std::ranges::count(config.expert_layers, false) > 0) {
+    return UnsupportedConfig(
+        "mlp_only_layers",
+        "and decoder_sparse_step have no place in a GGUF file: all layers there "
+        "have experts");
+  }
+  head.Set(prefix + gguf_key::kExperts, Size(config.num_experts));
+  head.Set(prefix + gguf_key::kExpertsPerToken, Size(config.experts_per_token));
+  head.Set(prefix + gguf_key::kExpertFfnDim, Size(config.expert_ffn_dim));
+  return absl::OkStatus();
+}
+
 void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& head) {
   if (config.has_predictor) {
     head.Set(gguf_key::kEtaFamily, family);
@@ -123,8 +142,11 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
   std::string family = FamilyOf(json);
   // Without its window Mistral's form is LLaMA's.
   if (family == "mistral" && config.sliding_window == 0) family = "llama";
+  // Without a layer of experts Qwen3-MoE's is Qwen3's.
+  if (family == "qwen3_moe" && config.num_experts == 0) family = "qwen3";
   GgufModelKeys keys;
   keys.architecture = family == "mistral" || family == "eta" ? "llama" : family;
+  if (family == "qwen3_moe") keys.architecture = "qwen3moe";
   const std::string prefix = keys.architecture + ".";
 
   head.Set(gguf_key::kArchitecture, keys.architecture);
@@ -144,6 +166,7 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
     }
     head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
   }
+  RETURN_IF_ERROR(SetExpertKeys(config, prefix, head));
   const auto layers = family == "smollm3"
                           ? LayersByInterval(config.num_layers, kGgufUnrotatedInterval)
                           : std::vector<LayerKind>();

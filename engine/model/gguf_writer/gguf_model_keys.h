@@ -14,7 +14,7 @@
 namespace eta {
 
 struct GgufModelKeys {
-  std::string architecture;         // llama, qwen2, qwen3 or smollm3
+  std::string architecture;         // llama, qwen2, qwen3, qwen3moe or smollm3
   std::vector<float> rope_factors;  // the tensor rope_freqs.weight; empty: there is none
 
   // Rows of q_proj and k_proj stand in another order in the file.
@@ -23,7 +23,8 @@ struct GgufModelKeys {
 
 // Sets the keys in `head`. REQUIRES: `config` is ParseModelConfig(config_json)'s. UNIMPLEMENTED,
 // naming the field, for what the format has no key for: RoPE scaling of type dynamic, windows of
-// families but mistral, layers without RoPE but every fourth of smollm3.
+// families but mistral, layers without RoPE but every fourth of smollm3, layers without experts
+// beside those with, experts whose weights are not normed.
 absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const ModelConfig& config,
                                            GgufHead& head);
 

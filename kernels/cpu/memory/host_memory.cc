@@ -24,10 +24,11 @@ void FreeHostMemory::operator()(std::byte* data) const {
 
 HostMemory AllocateHostMemory(size_t bytes) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  if (bytes > std::numeric_limits<size_t>::max() - alignment) return nullptr;
-  const size_t size = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
-  void* data = std::aligned_alloc(alignment, size);
-  if (data == nullptr) return nullptr;
+  if (bytes > std::numeric_limits<size_t>::max() - kCacheLine) return nullptr;
+  // Not whole huge pages: of the weights of thousands of experts they would waste a third.
+  const size_t size = std::max(kCacheLine, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine);
+  void* data = nullptr;
+  if (posix_memalign(&data, alignment, size) != 0) return nullptr;
   if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
   std::memset(data, 0, size);
   return HostMemory(static_cast<std::byte*>(data));

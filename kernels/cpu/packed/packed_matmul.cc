@@ -94,7 +94,7 @@ void QuantizeRow(const float* row, size_t cols, int64_t height, QuantizedGroup* 
 
 // Rows as tiles of quantised groups.
 struct QuantizedTiles {
-  const QuantizedGroup* groups;
+  QuantizedGroup* groups;
   size_t num_groups;
   RowTiles tiles;
 
@@ -216,56 +216,127 @@ Way WayOfThisProcessor([[maybe_unused]] const Context& context) {
   return Way::kPlain;
 }
 
-void MultiplyRows(const Context& context, const QuantizedTiles& rows, const BlockRows& weight,
-                  const Output& output) {
-  const size_t tile_bytes =
-      rows.num_groups * static_cast<size_t>(kTallestTile) * sizeof(QuantizedGroup);
-  const auto tiles = static_cast<int64_t>(std::max<size_t>(1, kRowGroupBytes / tile_bytes));
-  const int64_t num_tiles = rows.tiles.count();
-  const int64_t groups = (num_tiles + tiles - 1) / tiles;
-  const int64_t num_panels = weight.num_panels();
-  // About eight tasks per thread even out the threads' speeds.
-  const int64_t wanted = 8 * context.workers.num_threads();
-  const int64_t panels = std::max<int64_t>(1, groups * num_panels / wanted);
-  const int64_t parts = (num_panels + panels - 1) / panels;
-  const Way way = WayOfThisProcessor(context);
-  context.workers.Run(groups * parts, [&](int64_t task, int) {
-    const int64_t panel = task % parts * panels;
-    const int64_t tile = task / parts * tiles;
-    MultiplyPart(
-        way, rows, weight, output,
-        {panel, std::min(panel + panels, num_panels), tile, std::min(tile + tiles, num_tiles)});
-  });
+// The rows of a product, and where they stand among those of all products' tiles.
+struct RowJob {
+  const PackedProduct* product;
+  QuantizedTiles rows;
+  int64_t first_row;
+};
+
+// A part of a product, and where its tasks stand among those of all parts.
+struct PartJob {
+  const RowJob* job;
+  const PackedPart* part;
+  int64_t tiles;        // of a task
+  int64_t panels;       // of a task
+  int64_t panel_tasks;  // that have the same tiles
+  int64_t first_task;
+};
+
+template <class AnyJob>
+const AnyJob& JobOf(std::span<const AnyJob> jobs, int64_t index, int64_t AnyJob::*first) {
+  return *(std::ranges::upper_bound(jobs, index, {}, first) - 1);
 }
 
-void PackedMatMulOnTarget(const Context& context, const TensorView& x,
-                          std::span<const PackedPart> parts, const TensorView& out,
-                          bool accumulate) {
-  if (x.rows == 0 || parts.empty()) return;
-  thread_local Scratch scratch;
-  const RowTiles tiles(x.rows, kTallestTile);
-  const auto cols = static_cast<size_t>(x.cols);
-  const size_t num_groups = parts.front().weight->num_groups();
-  auto* groups = scratch.Reserve<QuantizedGroup>(static_cast<size_t>(tiles.height()) * num_groups);
-  const QuantizedTiles rows{groups, num_groups, tiles};
-  const auto rows_of_task =
-      static_cast<int64_t>(std::max<size_t>(1, kGroupsOfTask / std::max<size_t>(1, num_groups)));
-  context.workers.Run((tiles.height() + rows_of_task - 1) / rows_of_task, [&](int64_t task, int) {
-    const int64_t end = std::min((task + 1) * rows_of_task, tiles.height());
+// Writes row `row` of a product's tiles; one that is none is zeros.
+void QuantizeTileRow(const RowJob& job, int64_t row) {
+  const RowTiles& tiles = job.rows.tiles;
+  const RowTile tile = tiles.tile(tiles.TileOf(row));
+  QuantizedGroup* to =
+      job.rows.groups + static_cast<size_t>(tile.row) * job.rows.num_groups + (row - tile.row);
+  if (row < job.product->out.rows) {
+    const auto cols = static_cast<size_t>(job.product->x.cols);
+    return QuantizeRow(job.product->row(row), cols, tile.height, to);
+  }
+  for (size_t g = 0; g < job.rows.num_groups; ++g, to += tile.height) *to = {};
+}
+
+// Rounds the rows of all products; the jobs point to them.
+std::span<const RowJob> QuantizeRows(const Context& context,
+                                     std::span<const PackedProduct> products) {
+  thread_local Scratch job_scratch;
+  thread_local Scratch group_scratch;
+  const std::span<RowJob> jobs(job_scratch.Reserve<RowJob>(products.size()), products.size());
+  int64_t num_rows = 0;
+  size_t size = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const PackedProduct& product = products[i];
+    const RowTiles tiles(product.out.rows, kTallestTile);
+    const size_t num_groups = product.parts.front().weight->num_groups();
+    jobs[i] = {&product, {nullptr, num_groups, tiles}, num_rows};
+    num_rows += tiles.height();
+    size += static_cast<size_t>(tiles.height()) * num_groups;
+  }
+  auto* groups = group_scratch.Reserve<QuantizedGroup>(size);
+  for (RowJob& job : jobs) {
+    job.rows.groups = groups;
+    groups += static_cast<size_t>(job.rows.tiles.height()) * job.rows.num_groups;
+  }
+  const size_t row_groups = std::max<size_t>(1, jobs.front().rows.num_groups);
+  const auto rows_of_task = static_cast<int64_t>(std::max<size_t>(1, kGroupsOfTask / row_groups));
+  context.workers.Run((num_rows + rows_of_task - 1) / rows_of_task, [&](int64_t task, int) {
+    const int64_t end = std::min((task + 1) * rows_of_task, num_rows);
     for (int64_t row = task * rows_of_task; row < end; ++row) {
-      const RowTile tile = tiles.tile(tiles.TileOf(row));
-      QuantizedGroup* to = groups + static_cast<size_t>(tile.row) * num_groups + (row - tile.row);
-      if (row < x.rows) {
-        QuantizeRow(x.row(row), cols, tile.height, to);
-      } else {
-        for (size_t g = 0; g < num_groups; ++g, to += tile.height) *to = {};
-      }
+      const RowJob& job = JobOf(std::span<const RowJob>(jobs), row, &RowJob::first_row);
+      QuantizeTileRow(job, row - job.first_row);
     }
   });
-  for (const PackedPart& part : parts) {
-    const Output output{out.Columns(part.first, part.weight->rows()), accumulate};
-    MultiplyRows(context, rows, *part.weight, output);
+  return jobs;
+}
+
+// How many tiles share L2 with a panel.
+int64_t TilesOfTask(const QuantizedTiles& rows) {
+  const size_t tile_bytes =
+      rows.num_groups * static_cast<size_t>(kTallestTile) * sizeof(QuantizedGroup);
+  return static_cast<int64_t>(std::max<size_t>(1, kRowGroupBytes / tile_bytes));
+}
+
+int64_t TileTasks(const PartJob& job) {
+  return (job.job->rows.tiles.count() + job.tiles - 1) / job.tiles;
+}
+
+void RunTask(Way way, const PartJob& job, int64_t task, bool accumulate) {
+  const QuantizedTiles& rows = job.job->rows;
+  const BlockRows& weight = *job.part->weight;
+  const Output output{job.job->product->out.Columns(job.part->first, weight.rows()), accumulate};
+  const int64_t panel = task % job.panel_tasks * job.panels;
+  const int64_t tile = task / job.panel_tasks * job.tiles;
+  MultiplyPart(way, rows, weight, output,
+               {panel, std::min(panel + job.panels, weight.num_panels()), tile,
+                std::min(tile + job.tiles, rows.tiles.count())});
+}
+
+void PackedMatMulOnTarget(const Context& context, std::span<const PackedProduct> products,
+                          bool accumulate) {
+  if (products.empty()) return;
+  thread_local Scratch scratch;
+  size_t num_parts = 0;
+  for (const PackedProduct& product : products) num_parts += product.parts.size();
+  const std::span<PartJob> jobs(scratch.Reserve<PartJob>(num_parts), num_parts);
+  size_t next = 0;
+  int64_t work = 0;  // panels, once for each task's tiles
+  for (const RowJob& rows : QuantizeRows(context, products)) {
+    for (const PackedPart& part : rows.product->parts) {
+      PartJob& job = jobs[next++];
+      job = {&rows, &part, TilesOfTask(rows.rows), 0, 0, 0};
+      work += TileTasks(job) * part.weight->num_panels();
+    }
   }
+  // About eight tasks per thread even out the threads' speeds.
+  const int64_t panels = std::max<int64_t>(1, work / (8 * context.workers.num_threads()));
+  int64_t num_tasks = 0;
+  for (PartJob& job : jobs) {
+    const int64_t num_panels = job.part->weight->num_panels();
+    job.panels = panels;
+    job.panel_tasks = (num_panels + panels - 1) / panels;
+    job.first_task = num_tasks;
+    num_tasks += TileTasks(job) * job.panel_tasks;
+  }
+  const Way way = WayOfThisProcessor(context);
+  context.workers.Run(num_tasks, [&](int64_t task, int) {
+    const PartJob& job = JobOf(std::span<const PartJob>(jobs), task, &PartJob::first_task);
+    RunTask(way, job, task - job.first_task, accumulate);
+  });
 }
 
 }  // namespace
@@ -279,9 +350,9 @@ namespace {
 HWY_EXPORT(PackedMatMulOnTarget);
 }  // namespace
 
-void PackedMatMul(const Context& context, const TensorView& x, std::span<const PackedPart> parts,
-                  const TensorView& out, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(PackedMatMulOnTarget)(context, x, parts, out, accumulate);
+void PackedMatMul(const Context& context, std::span<const PackedProduct> products,
+                  bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(PackedMatMulOnTarget)(context, products, accumulate);
 }
 
 }  // namespace eta::cpu

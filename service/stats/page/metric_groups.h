@@ -19,6 +19,7 @@ void AddLatencies(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddTokens(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddAttention(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddFormats(const TelemetrySnapshot& telemetry, MetricFamilies& page);
+void AddExperts(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page);
 
 // engine_metrics.cc

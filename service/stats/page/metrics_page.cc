@@ -20,6 +20,7 @@ std::vector<prometheus::MetricFamily> MetricsPage(const ServerStatus& status, Te
   AddFormats(status.telemetry, page);
   AddTenants(status, labels, page);
   AddSteps(status.telemetry, page);
+  AddExperts(status.telemetry, page);
   AddEngine(status, page);
   AddProfiles(status, labels, page);
   AddCalibrations(status, page);

@@ -126,11 +126,16 @@ class Reader {
     const Cost of_sparse = Summary(sparse);
     const ModelConfig& c = config();
     const double t = context;
-    const double weights = 2.0 * c.model_dim * static_cast<double>(c.query_dim() + c.kv_dim()) +
-                           3.0 * c.model_dim * c.ffn_dim;
+    double weights =
+        2.0 * c.num_layers * c.model_dim * static_cast<double>(c.query_dim() + c.kv_dim());
+    for (int32_t layer = 0; layer < c.num_layers; ++layer) {
+      const double width =
+          c.HasExperts(layer) ? 1.0 * c.experts_per_token * c.expert_ffn_dim : c.ffn_dim;
+      weights += 3.0 * c.model_dim * width;
+    }
     const double attention_flop =
         2.0 * c.num_layers * t * (t + 1) * static_cast<double>(c.query_dim());
-    const double flop = 2.0 * t * c.num_layers * weights + attention_flop;
+    const double flop = 2.0 * t * weights + attention_flop;
     return {{"tokens", context},
             {"tokens_per_s", t / of_full.seconds},
             {"gflops", flop / of_full.seconds * 1e-9},

@@ -27,6 +27,8 @@ PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
              num_key_value_heads=2, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=512,
              rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
 
+EXPERTS = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
+
 
 def rope(kind, theta=10000.0, **fields):
     return {"rope_type": kind, "rope_theta": theta, **fields}
@@ -145,6 +147,20 @@ CASES = {
         "config": dict(tie_word_embeddings=True, num_attention_heads=2, num_key_value_heads=1),
         "head": "own",
     },
+    "qwen3-moe": {
+        "type": "qwen3_moe",
+        "config": dict(EXPERTS, norm_topk_prob=True),
+        "stored": torch.bfloat16,
+        "older": {"num_local_experts": None, "num_experts": 8},
+        "without": dict(norm_topk_prob=False),
+    },
+    # Of four layers the second alone has experts; their weights are left as the softmax gives them.
+    "qwen3-moe-mixed": {
+        "type": "qwen3_moe",
+        "config": dict(EXPERTS, num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3],
+                       attention_bias=True),
+        "without": dict(norm_topk_prob=True),
+    },
     # The fourth of five layers has no RoPE, the head is the embedding and the base is 2e6, none of
     # which config.json says.
     "smollm3": {
@@ -177,10 +193,11 @@ CASES = {
 
 
 def randomize(model, generator):
-    """Projections keep the scale of their input; queries are raised so that scores spread."""
+    """Projections keep the scale of their input; queries are raised so that scores spread, and
+    routers so that choices are clear."""
     for name, weight in model.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
-        raised = 1.5 if "q_proj" in name or "q_norm" in name else 1.0
+        raised = 1.5 if "q_proj" in name or "q_norm" in name or "mlp.gate." in name else 1.0
         if name.endswith("norm.weight"):
             values = raised * (1.0 + 0.2 * noise)
         elif name.endswith(".bias"):
@@ -273,4 +290,5 @@ def main():
         print(name)
 
 
-main()
+if __name__ == "__main__":
+    main()

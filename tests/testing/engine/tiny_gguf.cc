@@ -1,5 +1,6 @@
 #include "tests/testing/engine/tiny_gguf.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -17,6 +18,7 @@ struct Named {
   std::string hugging_face;
   std::vector<uint64_t> dimensions;  // innermost first
   uint32_t permuted_heads = 0;
+  uint32_t experts = 0;  // in the stack; a star in the other name is an expert's number
 };
 
 std::vector<Named> Tensors(const TinyGgufOptions& o) {
@@ -43,12 +45,25 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
       add("attn_k.bias", "self_attn.k_proj.bias", {key});
       add("attn_v.bias", "self_attn.v_proj.bias", {key});
     }
-    if (o.architecture == "qwen3") {
+    if (o.architecture.starts_with("qwen3")) {
       add("attn_q_norm.weight", "self_attn.q_norm.weight", {o.head_dim});
       add("attn_k_norm.weight", "self_attn.k_norm.weight", {o.head_dim});
     }
     add("attn_output.weight", "self_attn.o_proj.weight", {query, dim});
     add("ffn_norm.weight", "post_attention_layernorm.weight", {dim});
+    if (o.architecture == "qwen3moe") {
+      const uint64_t width = o.expert_ffn_dim;
+      add("ffn_gate_inp.weight", "mlp.gate.weight", {dim, o.num_experts});
+      const auto stack = [&](const std::string& name, uint64_t cols, uint64_t rows) {
+        add("ffn_" + name + "_exps.weight", "mlp.experts.*." + name + "_proj.weight",
+            {cols, rows, o.num_experts});
+        all.back().experts = o.num_experts;
+      };
+      stack("gate", dim, width);
+      stack("up", dim, width);
+      stack("down", width, dim);
+      continue;
+    }
     add("ffn_gate.weight", "mlp.gate_proj.weight", {dim, o.ffn_dim});
     add("ffn_up.weight", "mlp.up_proj.weight", {dim, o.ffn_dim});
     add("ffn_down.weight", "mlp.down_proj.weight", {o.ffn_dim, dim});
@@ -125,6 +140,11 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
   file.Set(prefix + "attention.key_length", o.head_dim);
   file.Set(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
   file.Set(prefix + "rope.freq_base", 10000.0f);
+  if (o.architecture == "qwen3moe") {
+    file.Set(prefix + "expert_count", o.num_experts);
+    file.Set(prefix + "expert_used_count", uint32_t{2});
+    file.Set(prefix + "expert_feed_forward_length", o.expert_ffn_dim);
+  }
   SetVocabulary(file);
 
   std::mt19937 random(o.seed);
@@ -133,9 +153,16 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
     for (const uint64_t size : named.dimensions) count *= size;
     std::normal_distribution<float> normal(
         0.0f, 1.0f / std::sqrt(static_cast<float>(named.dimensions.front())));
-    std::vector<float>& data = tensors[named.hugging_face];
+    std::vector<float> data;
     for (uint64_t i = 0; i < count; ++i) data.push_back(normal(random));
     if (named.gguf.find("norm") != std::string::npos) data.assign(count, 1.0f);
+    if (named.experts == 0) tensors[named.hugging_face] = data;
+    const auto size = static_cast<ptrdiff_t>(count / std::max(1u, named.experts));
+    for (uint32_t e = 0; e < named.experts; ++e) {
+      std::string name = named.hugging_face;
+      name.replace(name.find('*'), 1, std::to_string(e));
+      tensors[name].assign(data.begin() + e * size, data.begin() + (e + 1) * size);
+    }
     const std::vector<float> stored =
         named.permuted_heads == 0 ? data
                                   : Permuted(data, named.dimensions.back(), named.permuted_heads);
@@ -149,7 +176,8 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
 void UseBlocks(GgufWriter& file, const std::string& name, GgmlType type) {
   GgufWriter::Tensor& tensor = file.At(name);
   const uint64_t width = tensor.dimensions.front();
-  const uint64_t blocks = width / LayoutOf(type).block_elements * tensor.dimensions.back();
+  uint64_t blocks = width / LayoutOf(type).block_elements;
+  for (size_t i = 1; i < tensor.dimensions.size(); ++i) blocks *= tensor.dimensions[i];
   std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(name)));
   const std::vector<std::byte> data =
       GgufBlocks(type, blocks, 1.0f / std::sqrt(static_cast<float>(width)), random);
@@ -160,7 +188,7 @@ void UseBlocks(GgufWriter& file, const std::string& name, GgmlType type) {
 void UseBlocks(GgufWriter& file, std::span<const GgmlType> types) {
   size_t next = 0;
   for (const GgufWriter::Tensor& tensor : file.tensors) {
-    if (tensor.dimensions.size() != 2) continue;
+    if (tensor.dimensions.size() < 2) continue;
     UseBlocks(file, tensor.name, types[next++ % types.size()]);
   }
 }

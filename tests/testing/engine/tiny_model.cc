@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/index_metric.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weights/index_metric.h"
 #include "nlohmann/json.hpp"
 
 namespace eta::testing {
@@ -46,6 +46,16 @@ nlohmann::json Config(const TinyModelOptions& o) {
   } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";
+  }
+  if (o.num_experts > 0) {
+    config["num_experts"] = o.num_experts;
+    config["num_experts_per_tok"] = o.experts_per_token;
+    config["moe_intermediate_size"] = o.expert_ffn_dim;
+    config["norm_topk_prob"] = o.normalise_experts;
+    config["mlp_only_layers"] = nlohmann::json::array();
+    for (int32_t i = o.num_layers - o.dense_layers; i < o.num_layers; ++i) {
+      config["mlp_only_layers"].push_back(i);
+    }
   }
   if (o.index) config["eta_index"] = *o.index;
   if (o.sink_blocks) config["eta_sink_blocks"] = *o.sink_blocks;
@@ -150,8 +160,11 @@ TinyModel::TinyModel(const TinyModelOptions& options) {
     size_t count = 1;
     for (const int64_t size : shape) count *= static_cast<size_t>(size);
     std::vector<float> data(count);
-    // Projections keep the scale of their input. The query's is larger, so that scores spread.
-    const float scale = name.find("q_proj") != std::string::npos ? 2.5f : 1.0f;
+    // Projections keep the scale of their input. Those of queries and routers are larger, so that
+    // scores spread.
+    const bool spreads =
+        name.find("q_proj") != std::string::npos || name.find("mlp.gate.") != std::string::npos;
+    const float scale = spreads ? 2.5f : 1.0f;
     std::normal_distribution<float> normal(0.0f,
                                            scale / std::sqrt(static_cast<float>(shape.back())));
     for (float& value : data) value = normal(random);

@@ -26,6 +26,12 @@ struct TinyModelOptions {
   bool attention_bias = false;
   std::optional<int32_t> sliding_window;
   std::optional<int32_t> no_rope_layer_interval;  // of model_type smollm3
+  // With model_type qwen3_moe: in every layer but the last `dense_layers`.
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 2;
+  int32_t expert_ffn_dim = 48;
+  bool normalise_experts = true;
+  int32_t dense_layers = 0;
   // Fields of the same names in config.json, after "eta_"; absent: they are not there.
   std::optional<std::string> index;
   std::optional<int32_t> sink_blocks;

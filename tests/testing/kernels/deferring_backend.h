@@ -11,13 +11,14 @@
 
 #include "kernels/forwarding_backend.h"
 #include "kernels/params/calibration.h"
+#include "kernels/params/experts.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/sampling.h"
 #include "kernels/params/selection.h"
 
 namespace eta::testing {
 
-class DeferringBackend final : public ForwardingBackend {
+class DeferringBackend final : public ForwardingBackend, public ExpertOps {
  public:
   using ForwardingBackend::ForwardingBackend;
 
@@ -98,6 +99,16 @@ class DeferringBackend final : public ForwardingBackend {
   }
   void SwiGlu(const SwiGluParams& params) override {
     Note([this, params] { ForwardingBackend::SwiGlu(params); });
+  }
+  ExpertOps* experts() override { return ForwardingBackend::experts() == nullptr ? nullptr : this; }
+  void RouteRows(const RouteRowsParams& params) override {
+    Note([this, params] { ForwardingBackend::experts()->RouteRows(params); });
+  }
+  void MultiplyExperts(const MultiplyExpertsParams& params) override {
+    Note([this, params] { ForwardingBackend::experts()->MultiplyExperts(params); });
+  }
+  void AddExperts(const AddExpertsParams& params) override {
+    Note([this, params] { ForwardingBackend::experts()->AddExperts(params); });
   }
   void Sample(const SampleParams& params) override {
     noted_.ops.emplace_back([this, params] {

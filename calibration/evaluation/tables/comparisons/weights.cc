@@ -65,6 +65,8 @@ absl::Status CheckShape(const std::string& form, const ModelConfig& model,
       {"num_layers", &ModelConfig::num_layers},
       {"model_dim", &ModelConfig::model_dim},
       {"ffn_dim", &ModelConfig::ffn_dim},
+      {"num_experts", &ModelConfig::num_experts},
+      {"expert_ffn_dim", &ModelConfig::expert_ffn_dim},
       {"num_query_heads", &ModelConfig::num_query_heads},
       {"num_kv_heads", &ModelConfig::num_kv_heads},
       {"head_dim", &ModelConfig::head_dim}};

@@ -1,4 +1,4 @@
-#include "engine/model/index_metric.h"
+#include "engine/model/weights/index_metric.h"
 
 #include <filesystem>
 #include <functional>

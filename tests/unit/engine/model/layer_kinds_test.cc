@@ -86,7 +86,7 @@ TEST(LayerKinds, LayersThatAreAllAlikeHaveOneForm) {
 }
 
 TEST(LayerKinds, OtherFamiliesHaveRopeInEveryLayer) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"}) {
     const auto config = ParseLayers(type, {{"no_rope_layers", {0, 0, "?"}},
                                            {"no_rope_layer_interval", 0},
                                            {"sliding_window", nullptr}});
@@ -178,6 +178,15 @@ TEST(LayerKinds, QwensWindowIsALimitIfSomeLayerHasIt) {
                         absl::StatusCode::kInvalidArgument,
                         "layer_types must be a list with one entry for each layer");
   }
+}
+
+TEST(LayerKinds, Qwen3MoesWindowIsOfAllLayersIfItIsAskedFor) {
+  EXPECT_EQ(WindowOf("qwen3_moe", {{"sliding_window", 1024}}), 0);
+  EXPECT_EQ(WindowOf("qwen3_moe", {{"use_sliding_window", true}}), 4096);
+  EXPECT_EQ(
+      WindowOf("qwen3_moe",
+               {{"use_sliding_window", true}, {"sliding_window", 1024}, {"max_window_layers", 4}}),
+      1024);
 }
 
 TEST(LayerKinds, SmolLM3sWindowIsALimitIfALayerWithoutRopeHasIt) {

@@ -310,7 +310,8 @@ TEST(ModelConfig, RequiredFieldsMayNotBeMissing) {
   EXPECT_TRUE(Without("eta_block_size").ok());
 }
 
-// bad input: config.json | experts, partial rotation | UNIMPLEMENTED, the field named
+// bad input: config.json | experts of a family that has none, partial rotation | UNIMPLEMENTED, the
+//   field named
 TEST(ModelConfig, WhatWouldChangeTheResultIsUnimplementedNotIgnored) {
   const std::pair<const char*, Json> cases[] = {
       {"attention_bias", true},
@@ -422,6 +423,36 @@ TEST_F(TensorListTest, BiasesAndNormsOfHeadsAreThoseOfTheFamily) {
                                  "[128]"));
   EXPECT_THAT(message, HasSubstr("'model.layers.1.self_attn.k_proj.bias' is missing"));
   EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.k_norm.weight' is missing"));
+}
+
+// bad input: Weights | a router or an expert missing, an expert or a shape too many |
+//   FAILED_PRECONDITION, the tensor named
+TEST_F(TensorListTest, EveryExpertIsNamed) {
+  config_.num_experts = 3;
+  config_.experts_per_token = 2;
+  config_.expert_ffn_dim = 96;
+  config_.expert_layers.assign(8, false);
+  config_.expert_layers[7] = true;
+  tensors_.clear();
+  for (const auto& [name, shape] : ExpectedTensors(config_)) {
+    tensors_[name] = {.dtype = DType::kBFloat16, .shape = shape, .begin = 0, .end = 0};
+  }
+  EXPECT_TRUE(ValidateTensors(config_, tensors_).ok());
+  const std::string mlp = "model.layers.7.mlp.";
+  tensors_.erase(mlp + "gate.weight");
+  tensors_.erase(mlp + "experts.1.up_proj.weight");
+  tensors_[mlp + "experts.2.down_proj.weight"].shape = {96, 512};
+  tensors_[mlp + "experts.3.down_proj.weight"] = tensors_[mlp + "experts.0.down_proj.weight"];
+  tensors_[mlp + "up_proj.weight"] = tensors_["model.layers.6.mlp.up_proj.weight"];
+  const std::string message = Differences();
+  EXPECT_THAT(message, HasSubstr("5 differences"));
+  EXPECT_THAT(message, HasSubstr("'" + mlp + "gate.weight' is missing"));
+  EXPECT_THAT(message, HasSubstr("'" + mlp + "experts.1.up_proj.weight' is missing"));
+  EXPECT_THAT(message, HasSubstr("'" + mlp +
+                                 "experts.2.down_proj.weight' has shape [96, 512], expected "
+                                 "[512, 96]"));
+  EXPECT_THAT(message, HasSubstr("'" + mlp + "experts.3.down_proj.weight' is not expected"));
+  EXPECT_THAT(message, HasSubstr("'" + mlp + "up_proj.weight' is not expected"));
 }
 
 // bad input: Weights | nearly all tensors missing | FAILED_PRECONDITION, the first 10 listed

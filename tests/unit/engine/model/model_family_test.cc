@@ -38,21 +38,21 @@ void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::Status
 // bad input: config.json | a family that is not known | UNIMPLEMENTED, with the list of those known
 //   | BadModelTest.AConfigIsRefusedInOneLine
 TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
-  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2, qwen3 and smollm3");
+  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindModelFamily(family.model_type), &family);
   }
-  for (const char* type : {"mixtral", "qwen2_moe", "qwen3_moe", "gemma3", "phi3", "LLAMA", ""}) {
+  for (const char* type : {"mixtral", "qwen2_moe", "gemma3", "phi3", "LLAMA", ""}) {
     EXPECT_EQ(FindModelFamily(type), nullptr);
     ExpectFamilyRefused(
         ParseFamily(type), absl::StatusCode::kUnimplemented,
         std::string("model_type '") + type +
-            "' is not supported, only eta, llama, mistral, qwen2, qwen3 and smollm3");
+            "' is not supported, only eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
   }
 }
 
 TEST(ModelFamily, OnlyEtaPredictsThresholds) {
-  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "smollm3"}) {
     const auto config = ParseFamily(type, {{"eta_beta", 3.0}, {"eta_gate", "silu"}}).value();
     EXPECT_FALSE(config.has_predictor) << type;
     EXPECT_EQ(config.gate, Gate::kNone) << type;
@@ -60,8 +60,8 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
 }
 
 // What eta-train adapt writes: a gate and a predictor, and what the family has besides.
-// bad input: config.json | `eta_family` that is not known, or that predicts thresholds itself |
-//   UNIMPLEMENTED, named
+// bad input: config.json | `eta_family` that is not known, that predicts thresholds itself, or that
+//   has experts | UNIMPLEMENTED, named
 TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
@@ -77,7 +77,7 @@ TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
     EXPECT_EQ(config.rope_theta, before->rope_theta) << type;
     EXPECT_EQ(config.tie_word_embeddings, before->tie_word_embeddings) << type;
   }
-  for (const char* type : {"eta", "gpt2", ""}) {
+  for (const char* type : {"eta", "qwen3_moe", "gpt2", ""}) {
     ExpectFamilyRefused(ParseFamily("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
                         absl::StatusCode::kUnimplemented,
                         "eta_family '" + std::string(type) + "' is not a family that can be");
@@ -159,7 +159,7 @@ TEST(ModelFamily, BiasesFollowTheFamilyOrTheFile) {
   };
   const Json yes = {{"attention_bias", true}};
   const Json no = {{"attention_bias", false}};
-  for (const char* type : {"llama", "qwen3", "smollm3"}) {
+  for (const char* type : {"llama", "qwen3", "qwen3_moe", "smollm3"}) {
     EXPECT_EQ(biases(type), std::pair(false, false)) << type;
     EXPECT_EQ(biases(type, no), std::pair(false, false)) << type;
     EXPECT_EQ(biases(type, yes), std::pair(true, true)) << type;
@@ -207,11 +207,109 @@ TEST(ModelFamily, HeadsThatTheFileDoesNotNameAreThoseOfTransformers) {
   EXPECT_EQ(heads("mistral", "absent", "absent"), std::pair(64, 8));
   EXPECT_EQ(heads("qwen2", "absent", "absent"), std::pair(64, 32));
   EXPECT_EQ(heads("qwen3", "absent", "absent"), std::pair(128, 32));
+  EXPECT_EQ(heads("qwen3_moe", "absent", "absent"), std::pair(64, 4));
   EXPECT_EQ(heads("smollm3", "absent", "absent"), std::pair(64, 4));
   for (const char* type : {"llama", "mistral", "qwen2", "smollm3"}) {
     EXPECT_EQ(heads(type, nullptr, nullptr), std::pair(64, 32)) << type;
     EXPECT_EQ(heads(type, 96, 2), std::pair(96, 2)) << type;
   }
+}
+
+// Qwen3-30B-A3B's, the fields that are read.
+TEST(ModelFamily, ExpertsAreThoseOfTheFile) {
+  const auto config = ParseModelConfig(R"({"architectures":["Qwen3MoeForCausalLM"],
+      "attention_bias":false,"bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151645,
+      "head_dim":128,"hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,
+      "max_position_embeddings":40960,"max_window_layers":48,"mlp_only_layers":[],
+      "model_type":"qwen3_moe","moe_intermediate_size":768,"norm_topk_prob":true,
+      "num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,
+      "num_key_value_heads":4,"output_router_logits":false,"rms_norm_eps":1e-06,
+      "rope_scaling":null,"rope_theta":1000000.0,"router_aux_loss_coef":0.001,
+      "sliding_window":null,"tie_word_embeddings":false,"use_sliding_window":false,
+      "vocab_size":151936})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_experts, 128);
+  EXPECT_EQ(config->experts_per_token, 8);
+  EXPECT_EQ(config->expert_ffn_dim, 768);
+  EXPECT_TRUE(config->normalise_experts);
+  EXPECT_EQ(config->expert_layers, std::vector<bool>(48, true));
+  EXPECT_TRUE(config->head_norms);
+  EXPECT_EQ(config->sliding_window, 0);
+  EXPECT_EQ(ExpectedTensors(*config).size(), 3u + 48u * (9u + 3u * 128u));
+}
+
+TEST(ModelFamily, ExpertsThatTheFileDoesNotNameAreThoseOfTransformers) {
+  const auto config = ParseFamily("qwen3_moe").value();
+  EXPECT_EQ(config.num_experts, 128);
+  EXPECT_EQ(config.experts_per_token, 8);
+  EXPECT_EQ(config.expert_ffn_dim, 768);
+  EXPECT_FALSE(config.normalise_experts);
+  EXPECT_EQ(config.expert_layers, std::vector<bool>(4, true));
+  EXPECT_EQ(ParseFamily("qwen3_moe", {{"num_local_experts", 16}})->num_experts, 16);
+  EXPECT_EQ(ParseFamily("qwen3_moe", {{"num_experts", 16}, {"num_local_experts", 16}})->num_experts,
+            16);
+  const auto layers = [](const Json& step, const Json& dense) {
+    return ParseFamily("qwen3_moe", {{"decoder_sparse_step", step}, {"mlp_only_layers", dense}})
+        ->expert_layers;
+  };
+  EXPECT_EQ(layers(2, nullptr), (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(layers(2, Json{1}), (std::vector<bool>{false, false, false, true}));
+  EXPECT_EQ(layers(1, Json{0, 3}), (std::vector<bool>{false, true, true, false}));
+  EXPECT_EQ(layers(4, Json::array()), (std::vector<bool>{false, false, false, true}));
+  // Where no layer has experts, the model is one without.
+  const auto dense = ParseFamily("qwen3_moe", {{"decoder_sparse_step", 5}}).value();
+  EXPECT_EQ(dense.num_experts, 0);
+  EXPECT_TRUE(dense.expert_layers.empty());
+  EXPECT_EQ(ExpectedTensors(dense),
+            ExpectedTensors(*ParseFamily("qwen3", {{"head_dim", dense.head_dim}})));
+}
+
+TEST(ModelFamily, TensorsFollowExperts) {
+  const auto tensors = ExpectedTensors(*ParseFamily(
+      "qwen3_moe", {{"num_experts", 5}, {"num_experts_per_tok", 2}, {"decoder_sparse_step", 2}}));
+  EXPECT_THAT(tensors.at("model.layers.1.mlp.gate.weight"), ElementsAre(5, 256));
+  EXPECT_THAT(tensors.at("model.layers.1.mlp.experts.4.gate_proj.weight"), ElementsAre(768, 256));
+  EXPECT_THAT(tensors.at("model.layers.1.mlp.experts.0.up_proj.weight"), ElementsAre(768, 256));
+  EXPECT_THAT(tensors.at("model.layers.3.mlp.experts.2.down_proj.weight"), ElementsAre(256, 768));
+  EXPECT_THAT(tensors.at("model.layers.0.mlp.down_proj.weight"), ElementsAre(256, 64));
+  for (const char* absent :
+       {"model.layers.0.mlp.gate.weight", "model.layers.1.mlp.gate_proj.weight",
+        "model.layers.1.mlp.experts.5.up_proj.weight"}) {
+    EXPECT_FALSE(tensors.contains(absent)) << absent;
+  }
+}
+
+// bad input: config.json | experts: none, over 1024, over 32768 in all layers, more for a token
+//   than there are or than 64, a width out of bounds, layers that are not there, a step of 0 |
+//   INVALID_ARGUMENT naming field and limit
+TEST(ModelFamily, EveryNumberOfExpertsIsChecked) {
+  const auto refused = [](const Json& fields, const std::string& words) {
+    ExpectFamilyRefused(ParseFamily("qwen3_moe", fields), absl::StatusCode::kInvalidArgument,
+                        words);
+  };
+  for (const Json& bad : {Json(0), Json(-1), Json(1025), Json(1000000), Json("128"), Json(8.5)}) {
+    refused({{"num_experts", bad}}, "num_experts must be a whole number from 1 to 1024");
+    refused({{"num_local_experts", bad}},
+            "num_local_experts must be a whole number from 1 to 1024");
+  }
+  refused({{"num_experts", 8}, {"num_local_experts", 9}},
+          "num_local_experts differs from num_experts");
+  refused({{"num_experts", 4}}, "num_experts_per_tok must be at most num_experts, 4");
+  for (const int bad : {0, 65}) {
+    refused({{"num_experts_per_tok", bad}},
+            "num_experts_per_tok must be a whole number from 1 to 64");
+  }
+  for (const int bad : {0, 262145}) {
+    refused({{"moe_intermediate_size", bad}},
+            "moe_intermediate_size must be a whole number from 1 to 262144");
+  }
+  refused({{"norm_topk_prob", 1}}, "norm_topk_prob");
+  refused({{"decoder_sparse_step", 0}}, "decoder_sparse_step must be a whole number from 1");
+  refused({{"mlp_only_layers", Json{4}}}, "mlp_only_layers must be a whole number from 0 to 3");
+  refused({{"mlp_only_layers", Json(5, 0)}},
+          "mlp_only_layers must be a list of at most as many numbers as there are layers");
+  refused({{"mlp_only_layers", 1}}, "mlp_only_layers must be a list");
+  refused({{"num_hidden_layers", 400}}, "num_experts must be at most 32768 in all layers together");
 }
 
 }  // namespace

@@ -126,6 +126,28 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
         c.num_layers = 2;
         c.layers = {{}, {.rotates = false}};
       },
+      [](ModelConfig& c) { c.num_experts = 7; },
+      [](ModelConfig& c) { c.num_experts = 8; },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.experts_per_token = 7;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_ffn_dim = 7;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.normalise_experts = true;
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_layers = {true, false};
+      },
+      [](ModelConfig& c) {
+        c.num_experts = 8;
+        c.expert_layers = {false, true};
+      },
       [](ModelConfig& c) { c.tie_word_embeddings = true; },
       [](ModelConfig& c) { c.index = IndexKind::kOutlier; },
       [](ModelConfig& c) { c.sink_blocks = 7; },

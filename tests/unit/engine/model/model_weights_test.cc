@@ -99,5 +99,19 @@ TEST(ModelWeights, NumbersThatBlocksDoNotHoldAreNamedUnlessTheyAreAllowed) {
   }
 }
 
+// bad input: Weights | NaN in a router or an expert | FAILED_PRECONDITION, tensor and element named
+TEST(ModelWeights, ARouterThatIsNoNumberIsNamed) {
+  const TinyModel model({.model_type = "qwen3_moe", .num_experts = 4});
+  const auto checkpoint = Checkpoint::Open(model.path()).value();
+  const auto backend = MakeBackend({.name = "reference"}).value();
+  for (const std::string name :
+       {"model.layers.1.mlp.gate.weight", "model.layers.0.mlp.experts.3.down_proj.weight"}) {
+    const DamagedSource damaged(checkpoint, name, 5, std::numeric_limits<float>::quiet_NaN());
+    EXPECT_THAT(Model::Load(damaged, *backend, {}).status(),
+                FailsSaying(absl::StatusCode::kFailedPrecondition,
+                            name + ": element 5 is NaN or infinite"));
+  }
+}
+
 }  // namespace
 }  // namespace eta

@@ -102,6 +102,7 @@ class MetricsPageTest : public ::testing::Test {
   }
   PageReader Page() {
     status_.telemetry = telemetry_.Snapshot();
+    status_.telemetry.server.experts = {{.layer = 4, .rows = {8, 1, 3}, .read = 5}};
     return PageReader(PageText(MetricsPage(status_, telemetry_)));
   }
 
@@ -369,6 +370,17 @@ TEST(MetricFamilies, LabelsReadBackAsTheyWere) {
   page.AddOnly("eta_requests_running", 5);
   const PageReader read(PageText(page.Release()));
   EXPECT_EQ(read.Value("eta_requests_running", {{"model", "a\"b\\c\nd"}}), 5.0);
+}
+
+TEST_F(MetricsPageTest, ExpertsOfALayerAreSumsAndThreeLoads) {
+  const PageReader page = Page();
+  EXPECT_EQ(page.Sum("eta_expert_rows_total", {{"layer", "4"}}), 12.0);
+  EXPECT_EQ(page.Sum("eta_experts_read_total", {{"layer", "4"}}), 5.0);
+  for (const auto& [expert, load] :
+       {std::pair("busiest", 2.0), std::pair("median", 0.75), std::pair("idlest", 0.25)}) {
+    EXPECT_EQ(page.Sum("eta_expert_load_ratio", {{"expert", expert}}), load) << expert;
+  }
+  EXPECT_EQ(page.Sum("eta_expert_load_ratio"), 3.0);
 }
 
 TEST(MetricFamilies, IntegersReadBackExactly) {

@@ -184,6 +184,16 @@ TEST_F(ParametersTest, AreReadAndWrittenByName) {
             absl::StatusCode::kNotFound);
 }
 
+// bad input: eta-train | a model with experts | UNIMPLEMENTED, num_experts named
+TEST_F(ParametersTest, ExpertsAreNotTrained) {
+  const eta::testing::TinyModel tiny({.model_type = "qwen3_moe", .num_experts = 4});
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  const ModelSpec spec = SpecOf(ParseModelConfig(checkpoint.config_json()).value());
+  const absl::Status refused = ValidateSpec(spec);
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_EQ(refused.message(), "model: num_experts 4: experts are not trained");
+}
+
 TEST_F(ParametersTest, NativeSparseAttentionHasNothingOfOtherKinds) {
   const ModelSpec sparse = ToySpec({.attention = AttentionScheme::kNativeSparse});
   ASSERT_TRUE(ValidateSpec(sparse).ok());

@@ -131,6 +131,7 @@ TEST(TrainingModel, SaysWhatTheEngineSaysOfEveryFamily) {
       ASSERT_TRUE(config.ok()) << entry.path();
       // A tied model whose head is another is not one that training can keep.
       if (config->tie_word_embeddings && checkpoint.tensors().contains("lm_head.weight")) continue;
+      if (config->num_experts > 0) continue;
       ExpectTheEngines(entry.path(), *cpu, 2e-4);
       ++folders;
     }

@@ -51,7 +51,7 @@ std::vector<float> Floats(const absl::StatusOr<std::vector<std::byte>>& bytes) {
 }
 
 TEST_F(GgufFileTest, TensorsHaveHuggingFacesNamesAndOrder) {
-  for (const char* architecture : {"llama", "qwen2", "qwen3", "smollm3"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3"}) {
     SCOPED_TRACE(architecture);
     const TinyGguf tiny({.architecture = architecture});
     const auto file = Open(tiny.file);
@@ -203,15 +203,16 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
     return tiny.file;
   };
   ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
-              "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3 and "
-              "smollm3");
+              "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3, "
+              "qwen3moe and smollm3");
   ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
               "'llama.logit_scale' other than 0 is not supported");
   for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {
     EXPECT_TRUE(Open(with([zero](auto& f) { f.Set(zero, 0.0f); })).ok()) << zero;
   }
   for (const std::string experts :
-       {"llama.expert_count", "llama.expert_shared_count", "llama.expert_used_count"}) {
+       {"llama.expert_count", "llama.expert_shared_count", "llama.expert_used_count",
+        "llama.expert_feed_forward_length"}) {
     EXPECT_TRUE(Open(with([&](auto& f) { f.Set(experts, uint32_t{0}); })).ok()) << experts;
     ExpectError(with([&](auto& f) { f.Set(experts, uint32_t{8}); }), kUnimplemented,
                 "'" + experts + "' is not supported");
@@ -225,7 +226,9 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   ExpectError(with([](auto& f) { f.At("output_norm.weight").name = "blk.0.attn_qkv.weight"; }),
               kUnimplemented, "tensor 'blk.0.attn_qkv.weight' is not known");
   ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_exps.weight"; }),
-              kUnimplemented, "tensor 'blk.1.ffn_up_exps.weight' is not known");
+              kInvalid, "tensor 'blk.1.ffn_up_exps.weight' must have three dimensions");
+  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_exps.bias"; }),
+              kUnimplemented, "tensor 'blk.1.ffn_up_exps.bias' is not known");
   ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.01.ffn_up.weight"; }),
               kUnimplemented, "tensor 'blk.01.ffn_up.weight' is not known");
 }

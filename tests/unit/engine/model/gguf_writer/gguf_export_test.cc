@@ -59,7 +59,7 @@ std::vector<float> Floats(const TensorReader& reader, const std::string& name) {
 
 bool IsRounded(const std::string& name) {
   return name.find("norm") == std::string::npos && name.find("tau_proj") == std::string::npos &&
-         name.find("bias") == std::string::npos;
+         name.find("bias") == std::string::npos && name.find("mlp.gate.") == std::string::npos;
 }
 
 class GgufExportTest : public EvaluationTest {
@@ -106,6 +106,7 @@ TEST_F(GgufExportTest, ComesBackButForTheRounding) {
       {.model_type = "mistral", .sliding_window = 512},
       {.model_type = "qwen2", .index = "moment"},
       {.model_type = "qwen3", .sink_blocks = 0},
+      {.model_type = "qwen3_moe", .num_experts = 12, .expert_ffn_dim = 64},
       {.num_layers = 5, .model_type = "smollm3", .attention_bias = true},
       {.num_layers = 3, .model_type = "smollm3", .tied = false},
   };
@@ -259,8 +260,8 @@ TEST_F(GgufExportTest, ImportedItIsTheSameFolder) {
   }
 }
 
-// bad input: eta-eval | export-gguf: scaling, windows, ends, tokenizers that a GGUF file has no key
-//   for | exit code 2, field named; nothing is written
+// bad input: eta-eval | export-gguf: scaling, windows, ends, tokenizers, experts that a GGUF file
+//   has no key for | exit code 2, field named; nothing is written
 TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   const TinyModel model({.has_predictor = false});
   const auto open = [&] { return *Checkpoint::Open(model.path()); };
@@ -277,6 +278,11 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   const TinyModel sliding({.model_type = "qwen2", .sliding_window = 256});
   Change(sliding.path(), {{"use_sliding_window", true}, {"max_window_layers", 0}});
   ExpectRefused(*Checkpoint::Open(sliding.path()), "sliding_window of this family");
+  const TinyModel unnormed(
+      {.model_type = "qwen3_moe", .num_experts = 4, .normalise_experts = false});
+  ExpectRefused(*Checkpoint::Open(unnormed.path()), "norm_topk_prob false has no place");
+  const TinyModel mixed({.model_type = "qwen3_moe", .num_experts = 4, .dense_layers = 1});
+  ExpectRefused(*Checkpoint::Open(mixed.path()), "mlp_only_layers and decoder_sparse_step");
   const TinyModel other({.num_layers = 4, .model_type = "smollm3"});
   for (const Json& layers : {Json{1, 1, 1, 1}, Json{1, 1, 0, 1}, Json{1, 0, 1, 0}}) {
     Change(other.path(), {{"no_rope_layers", layers}});

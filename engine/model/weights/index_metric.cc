@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/model/index_metric.h"
+#include "engine/model/weights/index_metric.h"
 
 #include <cstring>
 #include <map>

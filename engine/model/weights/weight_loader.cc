@@ -1,0 +1,117 @@
+#include "engine/model/weights/weight_loader.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/base/status_macros.h"
+#include "engine/checkpoint/safetensors.h"
+#include "kernels/weights/block_scales.h"
+#include "kernels/weights/host_rows.h"
+
+namespace eta {
+namespace {
+
+// Four bits of these cost more than four bits of all the others: under int4 they keep eight.
+bool KeepsEight(std::string_view name) {
+  constexpr std::string_view kKept[] = {"embed_tokens.weight", "lm_head.weight", "k_proj.weight",
+                                        "v_proj.weight", "down_proj.weight"};
+  return std::any_of(std::begin(kKept), std::end(kKept),
+                     [&](std::string_view kept) { return name.ends_with(kept); });
+}
+
+}  // namespace
+
+absl::Status UploadFloats(Backend& backend, std::span<const float> values,
+                          std::unique_ptr<Buffer>& buffer) {
+  ASSIGN_OR_RETURN(buffer, backend.Allocate(values.size_bytes()));
+  backend.Upload(buffer->data(), values.data(), values.size_bytes());
+  return absl::OkStatus();
+}
+
+void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat format,
+                        std::unique_ptr<eta::Matrix>& matrix) {
+  std::vector<StoredTensor> tensors;
+  std::vector<HostMatrix> parts;
+  for (const std::string& name : names) tensors.push_back(ReadStored(name, format));
+  if (!status_.ok()) return;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const TensorInfo& info = Info(names[i]);
+    const auto& blocks = tensors[i].blocks;
+    parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
+                     blocks ? &*blocks : nullptr, KeepsEight(names[i])});
+  }
+  auto packed = backend_.Pack(parts, format);
+  status_ = packed.status();
+  if (packed.ok()) matrix = *std::move(packed);
+}
+
+void WeightLoader::Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
+  std::vector<float> values;
+  for (const std::string& name : names) {
+    const std::vector<std::byte> bytes = Read(name);
+    if (!status_.ok()) return;
+    const DType dtype = Info(name).dtype;
+    const auto count = static_cast<int64_t>(bytes.size() / SizeOf(dtype));
+    for (int64_t i = 0; i < count; ++i) values.push_back(LoadElement(dtype, bytes.data(), i));
+  }
+  status_ = UploadFloats(backend_, values, buffer);
+}
+
+bool WeightLoader::Equal(const std::string& a, const std::string& b) {
+  const StoredTensor first = ReadStored(a, format_);
+  const StoredTensor second = ReadStored(b, format_);
+  const auto type = [](const StoredTensor& tensor) {
+    return tensor.blocks ? std::optional(tensor.blocks->type) : std::nullopt;
+  };
+  return Info(a).dtype == Info(b).dtype && type(first) == type(second) &&
+         first.bytes == second.bytes;
+}
+
+std::vector<std::byte> WeightLoader::Read(const std::string& name) {
+  if (!status_.ok()) return {};
+  auto bytes = source_.Read(name);
+  status_ = bytes.status();
+  if (!status_.ok()) return {};
+  CheckFinite(name, FirstNonFinite(*bytes, Info(name).dtype));
+  return *std::move(bytes);
+}
+
+StoredTensor WeightLoader::ReadStored(const std::string& name, WeightFormat format) {
+  if (!status_.ok()) return {};
+  auto tensor = source_.ReadStored(name);
+  status_ = tensor.status();
+  if (!status_.ok()) return {};
+  if (!tensor->blocks) {
+    CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
+    if (status_.ok()) CheckRange(name, tensor->bytes, format);
+  } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
+    Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
+  }
+  return *std::move(tensor);
+}
+
+void WeightLoader::CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
+  if (nonfinite) Refuse(name, absl::StrCat("element ", *nonfinite, " is NaN or infinite"));
+}
+
+// What blocks that are made at load do not hold would become NaN there.
+void WeightLoader::CheckRange(const std::string& name, std::span<const std::byte> numbers,
+                              WeightFormat format) {
+  const bool eight = format == WeightFormat::kInt4 && KeepsEight(name);
+  const WeightFormat kept = eight ? WeightFormat::kInt8 : format;
+  if (kept == WeightFormat::kNative) return;
+  const auto over = FirstOverMost(numbers, Info(name).dtype, kept);
+  if (!over) return;
+  Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold", *over,
+                               MostWeight(kept), Name(kept)));
+}
+
+void WeightLoader::Refuse(const std::string& name, const std::string& sentence) {
+  if (allow_nonfinite_) return;
+  status_ = absl::FailedPreconditionError(absl::StrCat("tensor ", name, ": ", sentence));
+}
+
+}  // namespace eta
