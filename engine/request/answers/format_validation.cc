@@ -22,7 +22,7 @@ absl::Status CheckChoices(const AnswerFormat& format) {
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < format.choices.size(); ++i) {
     const std::string& choice = format.choices[i];
-    const std::string field = absl::StrCat(kChoices, "[", i, "]");
+    const std::string field = FieldOfChoice(i);
     if (choice.empty()) return InvalidField(field, "must not be empty");
     RETURN_IF_ERROR(CheckUtf8Field(field, choice));
     if (!seen.insert(choice).second) return InvalidField(field, "is there twice");
@@ -40,6 +40,10 @@ std::string_view Name(AnswerFormatKind kind) {
 
 std::string FieldOf(AnswerFormatKind kind) {
   return absl::StrCat("format.", std::string(Name(kind)));
+}
+
+std::string FieldOfChoice(size_t i) {
+  return absl::StrCat(kChoices, "[", i, "]");
 }
 
 absl::Status ValidateFormat(const AnswerFormat& format) {

@@ -20,6 +20,8 @@ inline constexpr size_t kMostChoices = 1024;
 std::string_view Name(AnswerFormatKind kind);
 // The field of a request: "format.json_schema", ...
 std::string FieldOf(AnswerFormatKind kind);
+// "format.choice.choices[3]".
+std::string FieldOfChoice(size_t i);
 
 // InvalidField, as in format.regex or format.choice.choices[3]: the bytes of a source, the number
 // and bytes of choices, none empty, no two equal; UTF-8.

@@ -51,8 +51,7 @@ TEST(FormatValidation, NamesSourcesOutsideTheirLimits) {
   }
 }
 
-// bad input: Formats of answers | no choices, over 1024, over 64 KiB in all; one that is empty,
-// not
+// bad input: Formats of answers | no choices, over 1024, over 64 KiB in all; one that is empty, not
 //   UTF-8 or there twice | INVALID_ARGUMENT, field `format.choice.choices` or its element |
 //   BadInputTest.FormatsOfAnswers
 TEST(FormatValidation, NamesTheChoiceThatIsBad) {
