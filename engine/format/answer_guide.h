@@ -34,7 +34,9 @@ class CompiledFormat {
   virtual ~CompiledFormat() = default;
 
   virtual const AnswerFormat& format() const = 0;
-  virtual std::unique_ptr<AnswerGuide> NewGuide() const = 0;
+  // `in_reasoning`: the prompt has begun the reasoning, so that the answer goes on behind its begin
+  // marker. Says nothing where the format has no markers of reasoning.
+  virtual std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const = 0;
   // Whether a whole answer is what the format asks for, told apart from the guide that led to it.
   // INTERNAL names what is wrong with it, and where.
   virtual absl::Status Check(std::string_view answer) const = 0;

@@ -23,7 +23,7 @@ absl::Status Invalid(const std::string& message) {
 BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
                          const Tokenizer& tokenizer)
     : format_(request.format),
-      guide_(request.format->NewGuide()),
+      guide_(request.format->NewGuide(request.in_reasoning)),
       tokenizer_(tokenizer),
       vocab_size_(config.vocab_size),
       min_tokens_(request.stopping.min_tokens),
@@ -35,24 +35,7 @@ BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
     std::erase_if(*ends, [&](int32_t id) { return id < 0 || id >= vocab_size_; });
   }
   taken_.reserve(early_ends_.size());
-  if (request.in_reasoning) BeginReasoning();
-}
-
-// By any tokens: the guide goes by their bytes.
-void BoundAnswer::BeginReasoning() {
-  text_ = format_->format().reasoning_begin;
-  for (std::string_view left = text_; !left.empty();) {
-    int32_t longest = 0;
-    size_t bytes = 0;
-    for (int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {
-      const std::string_view shown = tokenizer_.ShownBytes(id);
-      if (shown.size() <= bytes || !left.starts_with(shown)) continue;
-      longest = id;
-      bytes = shown.size();
-    }
-    if (bytes == 0 || !guide_->Accept(longest)) return;
-    left.remove_prefix(bytes);
-  }
+  if (request.in_reasoning) text_ = format_->format().reasoning_begin;
 }
 
 void BoundAnswer::Fill() {

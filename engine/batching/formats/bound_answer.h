@@ -66,8 +66,6 @@ class BoundAnswer {
   absl::Status Check(FinishReason reason) const;
 
  private:
-  // Takes what the prompt has written of the reasoning: its begin marker.
-  void BeginReasoning();
   // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
   void ForbidEnds();
   void Forbid(std::span<const int32_t> ends);
@@ -86,7 +84,9 @@ class BoundAnswer {
   Next next_ = Next::kAny;
   std::chrono::nanoseconds fill_time_{0};
   int32_t num_tokens_ = 0;
-  std::string text_;  // special tokens as the vocabulary spells them
+  // Special tokens as the vocabulary spells them; with the marker that begins the reasoning, even
+  // if it stands in the prompt.
+  std::string text_;
 };
 
 }  // namespace eta

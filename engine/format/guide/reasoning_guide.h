@@ -17,7 +17,9 @@ namespace eta {
 // more.
 class ReasoningGuide final : public AnswerGuide {
  public:
-  ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher);
+  // `in_reasoning`: the begin marker stands in the prompt.
+  ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher,
+                 bool in_reasoning);
 
   bool Fill(std::span<uint32_t> mask) override;
   bool Accept(int32_t token) override;

@@ -62,7 +62,9 @@ class FakeFormat final : public CompiledFormat {
   }
 
   const AnswerFormat& format() const override { return format_; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override { return std::make_unique<Guide>(*this); }
+  std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const override {
+    return std::make_unique<Guide>(*this, in_reasoning ? format_.reasoning_begin : std::string());
+  }
   absl::Status Check(std::string_view answer) const override {
     if (!options_.denies && options_.judge(answer) == Fit::kWhole) return absl::OkStatus();
     return absl::InternalError("not what was asked for: '" + std::string(answer) + "'");
@@ -78,7 +80,8 @@ class FakeFormat final : public CompiledFormat {
  private:
   class Guide final : public AnswerGuide {
    public:
-    explicit Guide(const FakeFormat& format) : format_(format) {}
+    Guide(const FakeFormat& format, const std::string& begun)
+        : format_(format), text_(begun), begun_(begun.size()) {}
 
     bool Fill(std::span<uint32_t> mask) override {
       const Options& options = format_.options_;
@@ -102,7 +105,7 @@ class FakeFormat final : public CompiledFormat {
     }
     void Rollback(int32_t count) override {
       ends_.resize(ends_.size() - static_cast<size_t>(count));
-      text_.resize(ends_.empty() ? 0 : ends_.back());
+      text_.resize(ends_.empty() ? begun_ : ends_.back());
     }
     bool Complete() const override { return format_.options_.judge(text_) == Fit::kWhole; }
 
@@ -120,6 +123,7 @@ class FakeFormat final : public CompiledFormat {
 
     const FakeFormat& format_;
     std::string text_;
+    const size_t begun_;        // bytes of text_ that stand in the prompt
     std::vector<size_t> ends_;  // of each token, in text_
   };
 

@@ -28,7 +28,9 @@ class PuppetFormat final : public CompiledFormat {
   explicit PuppetFormat(AnswerFormat format) : format_(std::move(format)) {}
 
   const AnswerFormat& format() const override { return format_; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override { return std::make_unique<PuppetGuide>(); }
+  std::unique_ptr<AnswerGuide> NewGuide(bool) const override {
+    return std::make_unique<PuppetGuide>();
+  }
   absl::Status Check(std::string_view /*answer*/) const override { return absl::OkStatus(); }
   size_t bytes() const override { return sizeof(*this); }
 

@@ -50,7 +50,7 @@ class GrammarLibraryTest : public ::testing::Test {
   // Whether the tokens of single bytes may follow each other and end there; the mask and the guide
   // must agree.
   bool Takes(const CompiledFormat& format, std::string_view text) const {
-    const auto guide = format.NewGuide();
+    const auto guide = format.NewGuide(/*in_reasoning=*/false);
     for (const char c : text) {
       const int32_t token = TokenOf(vocabulary_, std::string_view(&c, 1));
       const auto mask = MaskOf(*guide, vocabulary_);
@@ -163,7 +163,7 @@ TEST_F(GrammarLibraryTest, SpecialTokensAreNoText) {
         AnswerFormat{.kind = Kind::kGrammar, .source = "root ::= [^x]*"},
         AnswerFormat{.kind = Kind::kStructuralTag,
         .source = R"({"type":"structural_tag","format":{"type":"any_text"}})"}}) {
-    const auto guide = Make(format)->NewGuide();
+    const auto guide = Make(format)->NewGuide(/*in_reasoning=*/false);
     const auto mask = MaskOf(*guide, vocabulary_);
     for (const int32_t special : {tool, begin}) {
       EXPECT_FALSE(Has(mask, special));
@@ -184,7 +184,7 @@ TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
        .source = R"({"type":"structural_tag","format":{"type":"sequence","elements":[)"
                  R"({"type":"token","token":"[TOOL]"},{"type":"const_string","value":"ab"}]}})"});
   const int32_t tool = TokenOf(vocabulary_, "[TOOL]");
-  const auto guide = format->NewGuide();
+  const auto guide = format->NewGuide(/*in_reasoning=*/false);
   const auto mask = MaskOf(*guide, vocabulary_);
   for (int32_t id = 0; id < vocabulary_.size; ++id) EXPECT_EQ(Has(mask, id), id == tool) << id;
   ASSERT_TRUE(guide->Accept(tool));
@@ -199,7 +199,7 @@ TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
        .source =
            R"({"type":"object","properties":{"ab":{"type":"array","items":{"type":"boolean"}},)"
            R"("c":{"type":"string","maxLength":3}},"required":["ab","c"]})"});
-  const auto guide = format->NewGuide();
+  const auto guide = format->NewGuide(/*in_reasoning=*/false);
   uint64_t random = 1;
   for (int length = 0; length < 60; ++length) {
     const auto mask = MaskOf(*guide, vocabulary_);
@@ -219,7 +219,7 @@ TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
 }
 
 TEST_F(GrammarLibraryTest, AnEndIsTakenWhereTheAnswerMayEndAndTakenBack) {
-  const auto guide = Make({.kind = Kind::kRegex, .source = "ab"})->NewGuide();
+  const auto guide = Make({.kind = Kind::kRegex, .source = "ab"})->NewGuide(/*in_reasoning=*/false);
   const int32_t end = vocabulary_.ends[0];
   EXPECT_FALSE(guide->Accept(end));
   ASSERT_TRUE(guide->Accept(TokenOf(vocabulary_, "ab")));

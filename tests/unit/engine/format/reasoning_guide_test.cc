@@ -19,11 +19,13 @@ using testing::TokenOf;
 
 class ReasoningGuideTest : public ::testing::Test {
  protected:
-  ReasoningGuide Guide(const std::string& text, const std::string& begin = "<think>") const {
+  ReasoningGuide Guide(const std::string& text, const std::string& begin = "<think>",
+                       bool in_reasoning = false) const {
     const MakeMatcher make = [vocabulary = vocabulary_, text] {
       return std::make_unique<TextGuide>(vocabulary, text);
     };
-    return ReasoningGuide(std::make_shared<Reasoning>(begin, "</think>", vocabulary_, make), make);
+    return ReasoningGuide(std::make_shared<Reasoning>(begin, "</think>", vocabulary_, make), make,
+                          in_reasoning);
   }
 
   int32_t Token(std::string_view text) const { return TokenOf(*vocabulary_, text); }
@@ -98,10 +100,18 @@ TEST_F(ReasoningGuideTest, AFormatThatBeginsLikeTheMarkerStaysPossible) {
 }
 
 TEST_F(ReasoningGuideTest, ThePromptMayHaveBegunIt) {
-  auto guide = Guide("12", "");
-  EXPECT_FALSE(Has(MaskOf(guide, *vocabulary_), vocabulary_->ends[0]));
-  ASSERT_TRUE(Takes(guide, {"a", "</think>", "1", "2"}));
-  EXPECT_TRUE(guide.Complete());
+  // By a marker that the tokens of the vocabulary need not spell, or by one that is not known.
+  for (const char* const begin : {"<think>", "\xe2\x97\x81", ""}) {
+    auto guide = Guide("12", begin, /*in_reasoning=*/true);
+    const auto first = MaskOf(guide, *vocabulary_);
+    EXPECT_FALSE(Has(first, vocabulary_->ends[0]));
+    ASSERT_TRUE(Takes(guide, {"a", "</think>", "1", "2"}));
+    EXPECT_TRUE(guide.Complete());
+    guide.Rollback(4);
+    EXPECT_EQ(MaskOf(guide, *vocabulary_), first) << "still in the reasoning";
+    ASSERT_TRUE(Takes(guide, {"</think>", "1", "2"}));
+  }
+  EXPECT_FALSE(Guide("12", "").Complete()) << "without a begin marker there is no other way";
 }
 
 TEST_F(ReasoningGuideTest, RollsBackToWhereverItWas) {
