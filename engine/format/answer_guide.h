@@ -26,6 +26,10 @@ class AnswerGuide {
   virtual void Rollback(int32_t count) = 0;
   // Whether the answer may end here.
   virtual bool Complete() const = 0;
+  // Why nothing fits any more, whatever the format says. DEADLINE_EXCEEDED (FORMAT_TOO_SLOW): it
+  // takes too long to follow; INTERNAL (INTERNAL_ERROR): what follows it has failed. OK: nothing of
+  // that kind.
+  virtual absl::Status failure() const = 0;
 };
 
 // A format for the vocabulary of one model. Immutable, so any number of threads may use it.

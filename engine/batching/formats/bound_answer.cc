@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/format/token_mask.h"
 #include "kernels/params/sampling.h"
 
@@ -61,7 +62,8 @@ void BoundAnswer::ForbidEnds() {
   }
   Forbid(ends);
   if (!AnyAllowed()) Allow(taken_);
-  if (taken_.empty() && !AnyAllowed()) next_ = complete() ? Next::kNothing : Next::kStuck;
+  if (!taken_.empty() || AnyAllowed()) return;
+  next_ = complete() && guide_->failure().ok() ? Next::kNothing : Next::kStuck;
 }
 
 void BoundAnswer::Forbid(std::span<const int32_t> ends) {
@@ -92,6 +94,7 @@ absl::Status BoundAnswer::Undrawn() const {
     case Next::kStuck:
       break;
   }
+  RETURN_IF_ERROR(guide_->failure());
   return UnsupportedByModel("format",
                             "no token of the model's vocabulary can come next, and the answer may "
                             "not end yet");
@@ -100,6 +103,7 @@ absl::Status BoundAnswer::Undrawn() const {
 absl::Status BoundAnswer::Accept(int32_t token) {
   return CatchOutOfMemory([&]() -> absl::Status {
     if (!guide_->Accept(token)) {
+      RETURN_IF_ERROR(guide_->failure());
       return Invalid(
           absl::StrCat("the format does not take token ", token, ", which it allowed to be drawn"));
     }

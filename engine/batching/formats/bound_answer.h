@@ -34,7 +34,7 @@ class BoundAnswer {
     kAny,       // every token
     kMasked,    // those of mask(), at least one
     kNothing,   // no token: the answer is complete
-    kStuck,     // no token, and it is not complete
+    kStuck,     // no token, and it is not complete, or its guide has failed
     kNoMemory,  // Fill had no memory
   };
 
@@ -53,11 +53,12 @@ class BoundAnswer {
     return next_ == Next::kMasked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>();
   }
   std::chrono::nanoseconds fill_time() const { return fill_time_; }
-  // Why the answer ends where no token may come. OK: it is complete.
+  // Why the answer ends where no token may come. OK: it is complete. AnswerGuide::failure; else
+  // FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL): the vocabulary has nothing that fits.
   absl::Status Undrawn() const;
 
-  // Takes a drawn token that does not end the answer. INTERNAL, ANSWER_INVALID: the format does not
-  // take it.
+  // Takes a drawn token that does not end the answer. AnswerGuide::failure; INTERNAL,
+  // ANSWER_INVALID: the format does not take it.
   absl::Status Accept(int32_t token);
 
   bool complete() const { return guide_->Complete(); }

@@ -116,4 +116,9 @@ bool ReasoningGuide::Complete() const {
   return false;
 }
 
+absl::Status ReasoningGuide::failure() const {
+  const bool reasoned = state_.phase == Phase::kReasoning || state_.phase == Phase::kAnswer;
+  return reasoned ? after_->failure() : direct_->failure();
+}
+
 }  // namespace eta

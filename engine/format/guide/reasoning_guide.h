@@ -25,6 +25,7 @@ class ReasoningGuide final : public AnswerGuide {
   bool Accept(int32_t token) override;
   void Rollback(int32_t count) override;
   bool Complete() const override;
+  absl::Status failure() const override;
 
  private:
   enum class Phase : uint8_t {

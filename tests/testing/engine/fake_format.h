@@ -50,8 +50,11 @@ class FakeFormat final : public CompiledFormat {
     std::vector<int32_t> ends = {2};  // tokens that end a text
     bool binds = true;                // false: every token may come, always
     int refuses_after = -1;           // so many tokens, the next one does not fit
-    bool denies = false;              // whole answers are not what was asked for
-    bool no_memory = false;           // to find out what may come
+    int fails_after = -1;             // so many tokens, nothing fits, for the reason below
+    bool late = false;                // the mask does not say so yet
+    absl::Status failure;
+    bool denies = false;     // whole answers are not what was asked for
+    bool no_memory = false;  // to find out what may come
     std::string reasoning_begin = {};
     std::function<void()> on_fill;
   };
@@ -89,6 +92,7 @@ class FakeFormat final : public CompiledFormat {
       if (options.no_memory) throw std::bad_alloc();
       if (!options.binds) return false;
       std::ranges::fill(mask, 0);
+      if (!options.late && !failure().ok()) return true;
       for (int32_t id = 0; id < format_.tokenizer_.vocab_size(); ++id) {
         if (Fits(id)) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
       }
@@ -106,6 +110,11 @@ class FakeFormat final : public CompiledFormat {
     void Rollback(int32_t count) override {
       ends_.resize(ends_.size() - static_cast<size_t>(count));
       text_.resize(ends_.empty() ? begun_ : ends_.back());
+    }
+    absl::Status failure() const override {
+      const Options& options = format_.options_;
+      const bool fails = static_cast<int>(ends_.size()) == options.fails_after;
+      return fails ? options.failure : absl::OkStatus();
     }
     bool Complete() const override { return format_.options_.judge(text_) == Fit::kWhole; }
 

@@ -21,6 +21,7 @@ class PuppetGuide final : public AnswerGuide {
   bool Accept(int32_t /*token*/) override { return true; }
   void Rollback(int32_t /*count*/) override {}
   bool Complete() const override { return true; }
+  absl::Status failure() const override { return absl::OkStatus(); }
 };
 
 class PuppetFormat final : public CompiledFormat {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/format/compiler/helper_compiler.h"
@@ -296,6 +297,35 @@ TEST_F(GrammarLibraryTest, HostileFormatsMeetTheirLimits) {
   EXPECT_TRUE((*compiler)
                   ->Compile("", {.kind = Kind::kChoice, .choices = {"a"}}, Clock::time_point::max())
                   .ok());
+}
+
+// bad input: Formats of answers | a grammar that is too slow to follow only in the middle of an
+//   answer | DEADLINE_EXCEEDED, FORMAT_TOO_SLOW, with what it took |
+//   BoundAnswers.WhoseGuideFailsSayWhy
+TEST_F(GrammarLibraryTest, WhatBecomesTooSlowToFollowSaysSo) {
+  // Each token ends words that began at any token before it, and of many kinds.
+  std::string grammar = "root ::= word root | word\nword ::= w0";
+  std::string words = "\n";
+  for (int i = 0; i < 40; ++i) {
+    if (i > 0) absl::StrAppend(&grammar, " | w", i);
+    absl::StrAppend(&words, "w", i, " ::= \"a\" w", i, " | \"a\"\n");
+  }
+  const auto format = Make({.kind = Kind::kGrammar, .source = grammar + words});
+  ASSERT_NE(format, nullptr);
+  const auto guide = format->NewGuide(/*in_reasoning=*/false);
+  const int32_t token = TokenOf(vocabulary_, "a");
+  int taken = 0;
+  EXPECT_TRUE(guide->failure().ok());
+  while (taken < 100'000 && guide->Accept(token)) ++taken;
+  EXPECT_FALSE(Has(MaskOf(*guide, vocabulary_), token));
+  EXPECT_FALSE(Has(MaskOf(*guide, vocabulary_), vocabulary_.ends[0]));
+  const absl::Status failure = guide->failure();
+  EXPECT_EQ(failure.code(), absl::StatusCode::kDeadlineExceeded) << taken;
+  EXPECT_EQ(Reason(failure), "FORMAT_TOO_SLOW");
+  EXPECT_EQ(GetErrorDetail(failure).field, "format");
+  EXPECT_NE(std::string(failure.message()).find(absl::StrCat("for ", taken, " tokens")),
+            std::string::npos)
+      << failure;
 }
 
 }  // namespace

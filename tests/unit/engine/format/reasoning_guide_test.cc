@@ -1,6 +1,8 @@
 #include "engine/format/guide/reasoning_guide.h"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +135,38 @@ TEST_F(ReasoningGuideTest, RollsBackToWhereverItWas) {
     }
     EXPECT_TRUE(guide.Complete());
   }
+}
+
+// Takes no text, for a reason.
+class FailingGuide final : public TextMatcher {
+ public:
+  explicit FailingGuide(std::string reason) : reason_(std::move(reason)) {}
+
+  bool Fill(std::span<uint32_t> mask) override {
+    std::ranges::fill(mask, 0);
+    return true;
+  }
+  bool Accept(int32_t) override { return false; }
+  bool AcceptText(std::string_view) override { return false; }
+  void Rollback(int32_t) override {}
+  bool Complete() const override { return false; }
+  absl::Status failure() const override { return absl::InternalError(reason_); }
+
+ private:
+  const std::string reason_;
+};
+
+TEST_F(ReasoningGuideTest, TellsTheFailureOfWhatItFollows) {
+  int made = 0;
+  const MakeMatcher make = [&] { return std::make_unique<FailingGuide>(std::to_string(made++)); };
+  const auto reasoning = std::make_shared<Reasoning>("<think>", "</think>", vocabulary_, make);
+  made = 0;
+  ReasoningGuide guide(reasoning, make, /*in_reasoning=*/false);
+  EXPECT_EQ(guide.failure().message(), "0") << "of the answer without reasoning";
+  ASSERT_TRUE(Takes(guide, {"<think>", "a", "</think>"}));
+  EXPECT_EQ(guide.failure().message(), "1") << "of what follows it";
+  guide.Rollback(3);
+  EXPECT_EQ(guide.failure().message(), "0");
 }
 
 TEST_F(ReasoningGuideTest, WhatIsRefusedChangesNothing) {
