@@ -194,29 +194,71 @@ TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
   EXPECT_TRUE(guide->Complete());
 }
 
+// An answer drawn at random: before each of its tokens, those in the mask are those that the guide
+// takes. Returns whether it is complete.
+bool IsFollowedExactly(const CompiledFormat& format, const FormatVocabulary& vocabulary) {
+  const auto guide = format.NewGuide(/*in_reasoning=*/false);
+  uint64_t random = 1;
+  for (int length = 0; length < 60; ++length) {
+    const auto mask = MaskOf(*guide, vocabulary);
+    std::vector<int32_t> allowed;
+    for (int32_t id = 0; id < vocabulary.size; ++id) {
+      const bool taken = guide->Accept(id);
+      if (taken) guide->Rollback(1);
+      EXPECT_EQ(Has(mask, id), taken) << length << ": " << vocabulary.Bytes(id);
+      if (taken && id != vocabulary.ends[0]) allowed.push_back(id);
+    }
+    EXPECT_EQ(MaskOf(*guide, vocabulary), mask);
+    if (allowed.empty()) break;
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    EXPECT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
+  }
+  return guide->Complete();
+}
+
 TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
   const auto format = Make(
       {.kind = Kind::kJsonSchema,
        .source =
            R"({"type":"object","properties":{"ab":{"type":"array","items":{"type":"boolean"}},)"
            R"("c":{"type":"string","maxLength":3}},"required":["ab","c"]})"});
-  const auto guide = format->NewGuide(/*in_reasoning=*/false);
-  uint64_t random = 1;
-  for (int length = 0; length < 60; ++length) {
-    const auto mask = MaskOf(*guide, vocabulary_);
-    std::vector<int32_t> allowed;
-    for (int32_t id = 0; id < vocabulary_.size; ++id) {
-      const bool taken = guide->Accept(id);
-      if (taken) guide->Rollback(1);
-      ASSERT_EQ(Has(mask, id), taken) << length << ": " << vocabulary_.Bytes(id);
-      if (taken && id != vocabulary_.ends[0]) allowed.push_back(id);
-    }
-    ASSERT_EQ(MaskOf(*guide, vocabulary_), mask);
-    if (allowed.empty()) break;
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    ASSERT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
+  EXPECT_TRUE(IsFollowedExactly(*format, vocabulary_));
+}
+
+// Tokens that end before, at and behind the end of a repetition, or hold what it does not take.
+TEST_F(GrammarLibraryTest, MasksOfRepetitionsAreThoseOfTheGuide) {
+  FormatVocabulary vocabulary = SmallVocabulary();
+  for (const char* const token : {"aa", "aaaaa", "abab", "ababababab", "aaaaaaaaaaaaaaaaaaaaaaaaa",
+                                  "aaaa\"", "a\"}", "aaaaaaaaaaaa\"", "a\nb", "aa\xc3\xa9",
+                                  "\xc3\xa9\xc3\xa9", "abc", "bcd", "bbbccc", "dddd", "cccddd"}) {
+    vocabulary.tokens.emplace_back(token);
   }
-  EXPECT_TRUE(guide->Complete());
+  vocabulary.size = static_cast<int32_t>(vocabulary.tokens.size());
+  const auto library = MakeGrammarLibrary(vocabulary);
+  ASSERT_TRUE(library.ok()) << library.status();
+  const auto schema = [](const std::string& bounds) {
+    return AnswerFormat{.kind = Kind::kJsonSchema,
+                        .source = R"({"type":"object","properties":{"a":{"type":"string",)" +
+                                  bounds + R"(}},"required":["a"]})"};
+  };
+  for (const AnswerFormat& format :
+       {schema(R"("maxLength":9)"), schema(R"("minLength":4,"maxLength":12)"),
+        schema(R"("maxLength":30)"), schema(R"("maxLength":200)"), schema(R"("minLength":150)"),
+        schema(R"("pattern":"^[ab]{3,40}$")"),
+        AnswerFormat{.kind = Kind::kRegex, .source = "[a-c]{3}[b-d]{5}"},
+        AnswerFormat{.kind = Kind::kRegex, .source = "(ab|abab|c){4}[ab]{0,7}"},
+        AnswerFormat{.kind = Kind::kRegex, .source = "[^x]{2,20}"},
+        AnswerFormat{.kind = Kind::kGrammar,
+        .source = "root ::= one{2,9} [ab]{0,4}\none ::= [a-c] [a-b] | \"d\""},
+        AnswerFormat{.kind = Kind::kGrammar,
+        .source = "root ::= [a-c] two\ntwo ::= [b-d] three | \"\"\nthree ::= [a-d] root"}}) {
+    const auto compiled = (*library)->Compile(format);
+    ASSERT_TRUE(compiled.ok()) << format.source << compiled.status();
+    const auto read = (*library)->Read(format, *compiled);
+    ASSERT_TRUE(read.ok()) << read.status();
+    IsFollowedExactly(**read, vocabulary);
+    if (HasFailure()) FAIL() << format.source;
+  }
 }
 
 TEST_F(GrammarLibraryTest, AnEndIsTakenWhereTheAnswerMayEndAndTakenBack) {
