@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/format/compiler/helper_compiler.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/fake_library.h"
 
@@ -305,6 +306,38 @@ TEST_F(GrammarLibraryTest, WhatIsNoCompiledFormatIsAnError) {
     }
     EXPECT_EQ(read.status().code(), absl::StatusCode::kInternal) << bad.substr(0, 80);
   }
+}
+
+// What a helper process sends back, and what is kept of it.
+TEST_F(GrammarLibraryTest, CompiledFormatsGrowWithTheirSource) {
+  const auto bytes = [&](int properties) {
+    std::string schema = R"({"type":"object","properties":{)";
+    for (int i = 0; i < properties; ++i) {
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "\"name", i, R"(":{"type":"array","items":)",
+                      R"({"enum":["x)", i, R"("]}})");
+    }
+    const auto compiled =
+        library_->Compile({.kind = Kind::kJsonSchema, .source = absl::StrCat(schema, "}}")});
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    return compiled.ok() ? compiled->size() : 0;
+  };
+  EXPECT_LT(bytes(200), 5 * bytes(50));
+}
+
+TEST_F(GrammarLibraryTest, RulesOfCompiledFormatsHaveTheirStates) {
+  const AnswerFormat format = {.kind = Kind::kRegex, .source = "ab"};
+  const std::string good = *library_->Compile(format);
+  for (const int32_t state : {-1, 1'000'000'000}) {
+    nlohmann::json bad = nlohmann::json::parse(good);
+    bad["grammar"]["per_rule_fsms"][0][0][0] = state;
+    EXPECT_EQ(library_->Read(format, bad.dump()).status().code(), absl::StatusCode::kInternal);
+    bad = nlohmann::json::parse(good);
+    bad["grammar"]["per_rule_fsms"][0][0][1][0] = state;
+    EXPECT_EQ(library_->Read(format, bad.dump()).status().code(), absl::StatusCode::kInternal);
+  }
+  nlohmann::json none = nlohmann::json::parse(good);
+  none["grammar"]["complete_fsm"] = nullptr;
+  EXPECT_EQ(library_->Read(format, none.dump()).status().code(), absl::StatusCode::kInternal);
 }
 
 // bad input: Formats of answers | a regular expression or grammar that takes long to compile or to
