@@ -51,7 +51,11 @@ absl::Status ValidateFormat(const AnswerFormat& format) {
   if (format.kind == AnswerFormatKind::kChoice) return CheckChoices(format);
   const std::string field = FieldOf(format.kind);
   if (format.source.empty()) return InvalidField(field, "must not be empty");
-  if (format.source.size() > kMostFormatBytes) {
+  if (format.of_tools && format.source.size() > kMostToolFormatBytes) {
+    return InvalidField(field, absl::StrCat("at most ", kMostToolFormatBytes,
+                                            " bytes, made of the parameters of all tools"));
+  }
+  if (!format.of_tools && format.source.size() > kMostFormatBytes) {
     return InvalidField(field, absl::StrCat("at most ", kMostFormatBytes, " bytes"));
   }
   return CheckUtf8Field(field, format.source);

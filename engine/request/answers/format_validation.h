@@ -12,7 +12,8 @@
 
 namespace eta {
 
-inline constexpr size_t kMostFormatBytes = 64 * 1024;  // of a source, or of all choices
+inline constexpr size_t kMostFormatBytes = 64 * 1024;        // of a source, or of all choices
+inline constexpr size_t kMostToolFormatBytes = 1024 * 1024;  // of a source that is made of tools
 inline constexpr size_t kMostChoices = 1024;
 
 // "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag": the field of

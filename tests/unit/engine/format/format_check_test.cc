@@ -95,7 +95,8 @@ TEST(ByteText, WhatIsWrittenIsRead) {
                                .source = std::string("a\0b", 3),
                                .choices = {"x", "\xff", ""},
                                .reasoning_begin = "<",
-                               .reasoning_end = ">"};
+                               .reasoning_end = ">",
+                               .of_tools = true};
   const std::string bytes = BytesOf(format);
   EXPECT_EQ(ReadFormat(bytes), format);
   for (size_t size = 0; size < bytes.size(); ++size) {

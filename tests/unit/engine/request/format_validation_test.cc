@@ -63,6 +63,19 @@ TEST(FormatValidation, NamesTheChoiceThatIsBad) {
   EXPECT_EQ(ChoiceField({"a", "b", "a"}), "format.choice.choices[2]");
 }
 
+// bad input: Chats | tools whose calls would have to be enforced by over 1 MiB | INVALID_ARGUMENT,
+//   field `chat.tools`, with the limit | ToolsTest.CallsThatCannotBeEnforcedNameTheTools
+TEST(FormatValidation, WhatIsMadeOfToolsMayBeLonger) {
+  AnswerFormat format = {.kind = AnswerFormatKind::kStructuralTag,
+                         .source = std::string(kMostToolFormatBytes, 'a'),
+                         .of_tools = true};
+  EXPECT_EQ(FormatField(format), "ok");
+  format.source += 'a';
+  EXPECT_EQ(FormatField(format), "format.structural_tag");
+  EXPECT_EQ(ValidateFormat(format).message(),
+            "format.structural_tag: at most 1048576 bytes, made of the parameters of all tools");
+}
+
 TEST(FormatValidation, CountsTheBytesOfAllThatIsCompiled) {
   EXPECT_EQ(FormatBytes({.kind = AnswerFormatKind::kJsonObject}), 0);
   EXPECT_EQ(FormatBytes({.kind = AnswerFormatKind::kRegex, .source = "a+"}), 2);
