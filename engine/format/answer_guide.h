@@ -26,6 +26,10 @@ class AnswerGuide {
   virtual void Rollback(int32_t count) = 0;
   // Whether the answer may end here.
   virtual bool Complete() const = 0;
+  // Why nothing fits any more, whatever the format says. DEADLINE_EXCEEDED (FORMAT_TOO_SLOW): it
+  // takes too long to follow; INTERNAL (INTERNAL_ERROR): what follows it has failed. OK: nothing of
+  // that kind.
+  virtual absl::Status failure() const = 0;
 };
 
 // A format for the vocabulary of one model. Immutable, so any number of threads may use it.
@@ -34,7 +38,9 @@ class CompiledFormat {
   virtual ~CompiledFormat() = default;
 
   virtual const AnswerFormat& format() const = 0;
-  virtual std::unique_ptr<AnswerGuide> NewGuide() const = 0;
+  // `in_reasoning`: the prompt has begun the reasoning, so that the answer goes on behind its begin
+  // marker. Says nothing where the format has no markers of reasoning.
+  virtual std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const = 0;
   // Whether a whole answer is what the format asks for, told apart from the guide that led to it.
   // INTERNAL names what is wrong with it, and where.
   virtual absl::Status Check(std::string_view answer) const = 0;

@@ -7,8 +7,9 @@
 
 namespace eta {
 
-// INVALID_ARGUMENT (INVALID_FIELD), the field and its limit named: too long, not UTF-8, too many
-// choices, no choice or one twice, a schema that cannot be enforced (schema/schema_check.h).
+// INVALID_ARGUMENT (INVALID_FIELD), the field and its limit named: what ValidateFormat
+// (request/answers/format_validation.h) refuses, a NUL, markers of reasoning that are none or too
+// long, a schema that cannot be enforced (schema/schema_check.h), also in a structural tag.
 // `vocabulary` is the model's. Takes time in proportion to the text.
 absl::Status CheckFormat(const AnswerFormat& format, const FormatVocabulary& vocabulary);
 

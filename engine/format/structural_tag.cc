@@ -147,7 +147,7 @@ class Reader {
 absl::StatusOr<StructuralTag> ReadStructuralTag(std::string_view text,
                                                 const FormatVocabulary& vocabulary) {
   const absl::Status sound =
-      CheckJson(kField, text, {.max_bytes = kMostFormatBytes, .max_depth = kMaxTagDepth});
+      CheckJson(kField, text, {.max_bytes = kMostToolFormatBytes, .max_depth = kMaxTagDepth});
   if (!sound.ok()) return InvalidField(kField, std::string(sound.message()));
   Tree tree(Json::parse(text, nullptr, /*allow_exceptions=*/false));
   RETURN_IF_ERROR(ToTree(tree.root()));

@@ -24,7 +24,8 @@ struct StructuralTag {
 
 // `text` is {"type": "structural_tag", "format": {...}}, or the older form of vLLM with
 // "structures" and "triggers". INVALID_ARGUMENT (INVALID_FIELD), field format.structural_tag: it is
-// no such JSON, is too deep, or has a schema that cannot be enforced.
+// no such JSON, is too deep, or has a schema that cannot be enforced; it is over
+// kMostToolFormatBytes (request/answers/format_validation.h), which has the limit of others too.
 absl::StatusOr<StructuralTag> ReadStructuralTag(std::string_view text,
                                                 const FormatVocabulary& vocabulary);
 

@@ -79,7 +79,7 @@ absl::Status GenerateCall::Begin(const grpc::ServerContextBase& context, const T
   for (int32_t i = 0; i < wish.answers; ++i) answers_.emplace_back(*this, i);
   request_ = std::move(wish.request);
   format_ = std::move(wish.format);
-  format_of_tools_ = wish.format_of_tools;
+  format_of_tools_ = format_ && format_->of_tools;
   request_.tenant = tenant.id();
   request_.arrival = arrival_;
   request_.deadline = SteadyDeadline(context);
@@ -237,7 +237,9 @@ absl::StatusOr<std::shared_ptr<const CompiledFormat>> GenerateCall::Compile(
 
 absl::Status GenerateCall::OfFormat(const absl::Status& status) const {
   ErrorDetail detail = GetErrorDetail(status);
-  if (!format_of_tools_ || detail.reason != "INVALID_FIELD") return status;
+  const bool of_format = detail.reason == "INVALID_FIELD" || detail.reason == "FORMAT_TOO_SLOW" ||
+                         detail.reason == "FORMAT_TOO_LARGE";
+  if (!format_of_tools_ || !of_format) return status;
   detail.field = "chat.tools";
   return MakeError(
       status.code(),

@@ -41,7 +41,6 @@ class GenerateCall : public LiveStream {
     std::string profile;  // reference
     std::string profile_field;           // that names it; empty: none is named
     std::optional<AnswerFormat> format;  // of all answers
-    bool format_of_tools = false;        // it enforces calls, nobody has asked for it by name
   };
 
   // LiveStream. The tokens are those of the prompts, once they run, and one for each delta.
@@ -141,9 +140,9 @@ class GenerateCall : public LiveStream {
 
   const ServiceContext& service_;
   const Clock::time_point arrival_ = Clock::now();
-  Request request_;                     // until it is submitted
-  std::optional<AnswerFormat> format_;  // until it is compiled
-  bool format_of_tools_ = false;
+  Request request_;                                   // until it is submitted
+  std::optional<AnswerFormat> format_;                // until it is compiled
+  bool format_of_tools_ = false;                      // nobody has asked for it by name
   std::optional<Clock::time_point> compiling_since_;  // while it waits for that
   std::vector<Answer> answers_;                       // does not change once it is filled
   int64_t text_cost_ = 0;                             // tokens, of what is compiled too

@@ -42,7 +42,6 @@ absl::Status GenerateReactor::Read(const grpc::ByteBuffer& message) {
   const Engine& engine = service().engine;
   ASSIGN_OR_RETURN(plan_, PlanAnswer(parsed.output(), engine.info(), engine.limits(), wish.request,
                                      wish.format));
-  wish.format_of_tools = wish.format && !parsed.has_format();
   if (parsed.attention().has_profile()) {
     wish.profile = parsed.attention().profile();
     wish.profile_field = "attention.profile";

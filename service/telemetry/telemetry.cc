@@ -247,7 +247,7 @@ void Telemetry::OnCallEnd(const CallRecord& record) {
   if (generate && end == CallEnd::kCancelled) {
     ++server_.cancelled[static_cast<size_t>(StageOf(record))];
   }
-  // A format that takes too long to compile says nothing of how long tokens take.
+  // A format that takes too long to compile or to follow says nothing of how long tokens take.
   if (generate && absl::IsDeadlineExceeded(record.status) && record.reason != "FORMAT_TOO_SLOW") {
     server_.deadline_wait.Observe(Seconds(LongestWait(record)));
   }

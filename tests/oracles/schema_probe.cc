@@ -30,7 +30,7 @@ std::unique_ptr<eta::GrammarLibrary> BytesLibrary() {
 }
 
 bool LeadsTo(const eta::CompiledFormat& format, const std::string& answer) {
-  const auto guide = format.NewGuide();
+  const auto guide = format.NewGuide(/*in_reasoning=*/false);
   for (const char byte : answer) {
     if (!guide->Accept(static_cast<unsigned char>(byte))) return false;
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/status_macros.h"
 #include "engine/format/token_mask.h"
 #include "kernels/params/sampling.h"
 
@@ -23,7 +24,7 @@ absl::Status Invalid(const std::string& message) {
 BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
                          const Tokenizer& tokenizer)
     : format_(request.format),
-      guide_(request.format->NewGuide()),
+      guide_(request.format->NewGuide(request.in_reasoning)),
       tokenizer_(tokenizer),
       vocab_size_(config.vocab_size),
       min_tokens_(request.stopping.min_tokens),
@@ -35,24 +36,7 @@ BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
     std::erase_if(*ends, [&](int32_t id) { return id < 0 || id >= vocab_size_; });
   }
   taken_.reserve(early_ends_.size());
-  if (request.in_reasoning) BeginReasoning();
-}
-
-// By any tokens: the guide goes by their bytes.
-void BoundAnswer::BeginReasoning() {
-  text_ = format_->format().reasoning_begin;
-  for (std::string_view left = text_; !left.empty();) {
-    int32_t longest = 0;
-    size_t bytes = 0;
-    for (int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {
-      const std::string_view shown = tokenizer_.ShownBytes(id);
-      if (shown.size() <= bytes || !left.starts_with(shown)) continue;
-      longest = id;
-      bytes = shown.size();
-    }
-    if (bytes == 0 || !guide_->Accept(longest)) return;
-    left.remove_prefix(bytes);
-  }
+  if (request.in_reasoning) text_ = format_->format().reasoning_begin;
 }
 
 void BoundAnswer::Fill() {
@@ -78,7 +62,8 @@ void BoundAnswer::ForbidEnds() {
   }
   Forbid(ends);
   if (!AnyAllowed()) Allow(taken_);
-  if (taken_.empty() && !AnyAllowed()) next_ = complete() ? Next::kNothing : Next::kStuck;
+  if (!taken_.empty() || AnyAllowed()) return;
+  next_ = complete() && guide_->failure().ok() ? Next::kNothing : Next::kStuck;
 }
 
 void BoundAnswer::Forbid(std::span<const int32_t> ends) {
@@ -109,6 +94,7 @@ absl::Status BoundAnswer::Undrawn() const {
     case Next::kStuck:
       break;
   }
+  RETURN_IF_ERROR(guide_->failure());
   return UnsupportedByModel("format",
                             "no token of the model's vocabulary can come next, and the answer may "
                             "not end yet");
@@ -117,6 +103,7 @@ absl::Status BoundAnswer::Undrawn() const {
 absl::Status BoundAnswer::Accept(int32_t token) {
   return CatchOutOfMemory([&]() -> absl::Status {
     if (!guide_->Accept(token)) {
+      RETURN_IF_ERROR(guide_->failure());
       return Invalid(
           absl::StrCat("the format does not take token ", token, ", which it allowed to be drawn"));
     }

@@ -34,7 +34,7 @@ class BoundAnswer {
     kAny,       // every token
     kMasked,    // those of mask(), at least one
     kNothing,   // no token: the answer is complete
-    kStuck,     // no token, and it is not complete
+    kStuck,     // no token, and it is not complete, or its guide has failed
     kNoMemory,  // Fill had no memory
   };
 
@@ -53,11 +53,12 @@ class BoundAnswer {
     return next_ == Next::kMasked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>();
   }
   std::chrono::nanoseconds fill_time() const { return fill_time_; }
-  // Why the answer ends where no token may come. OK: it is complete.
+  // Why the answer ends where no token may come. OK: it is complete. AnswerGuide::failure; else
+  // FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL): the vocabulary has nothing that fits.
   absl::Status Undrawn() const;
 
-  // Takes a drawn token that does not end the answer. INTERNAL, ANSWER_INVALID: the format does not
-  // take it.
+  // Takes a drawn token that does not end the answer. AnswerGuide::failure; INTERNAL,
+  // ANSWER_INVALID: the format does not take it.
   absl::Status Accept(int32_t token);
 
   bool complete() const { return guide_->Complete(); }
@@ -66,8 +67,6 @@ class BoundAnswer {
   absl::Status Check(FinishReason reason) const;
 
  private:
-  // Takes what the prompt has written of the reasoning: its begin marker.
-  void BeginReasoning();
   // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
   void ForbidEnds();
   void Forbid(std::span<const int32_t> ends);
@@ -86,7 +85,9 @@ class BoundAnswer {
   Next next_ = Next::kAny;
   std::chrono::nanoseconds fill_time_{0};
   int32_t num_tokens_ = 0;
-  std::string text_;  // special tokens as the vocabulary spells them
+  // Special tokens as the vocabulary spells them; with the marker that begins the reasoning, even
+  // if it stands in the prompt.
+  std::string text_;
 };
 
 }  // namespace eta

@@ -29,9 +29,9 @@ BoundFormat::BoundFormat(Parts parts) : parts_(std::move(parts)) {
                                            parts_.vocabulary, parts_.make_matcher);
 }
 
-std::unique_ptr<AnswerGuide> BoundFormat::NewGuide() const {
+std::unique_ptr<AnswerGuide> BoundFormat::NewGuide(bool in_reasoning) const {
   if (reasoning_ == nullptr) return parts_.make_matcher();
-  return std::make_unique<ReasoningGuide>(reasoning_, parts_.make_matcher);
+  return std::make_unique<ReasoningGuide>(reasoning_, parts_.make_matcher, in_reasoning);
 }
 
 size_t BoundFormat::bytes() const {

@@ -24,7 +24,7 @@ class BoundFormat final : public CompiledFormat {
   explicit BoundFormat(Parts parts);
 
   const AnswerFormat& format() const override { return parts_.format; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override;
+  std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const override;
   // A schema is judged by our own validator and choices by comparison; the other kinds anew by the
   // library, on the text. `answer` shows special tokens where the format has markers of reasoning.
   absl::Status Check(std::string_view answer) const override;

@@ -8,9 +8,11 @@
 
 namespace eta {
 
-ReasoningGuide::ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher)
+ReasoningGuide::ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher,
+                               bool in_reasoning)
     : reasoning_(std::move(reasoning)), direct_(make_matcher()), after_(make_matcher()) {
-  if (reasoning_->begin().empty()) state_ = {.phase = Phase::kReasoning, .direct = false};
+  if (in_reasoning || reasoning_->begin().empty())
+    state_ = {.phase = Phase::kReasoning, .direct = false};
 }
 
 bool ReasoningGuide::Fill(std::span<uint32_t> mask) {
@@ -112,6 +114,11 @@ bool ReasoningGuide::Complete() const {
       return after_->Complete();
   }
   return false;
+}
+
+absl::Status ReasoningGuide::failure() const {
+  const bool reasoned = state_.phase == Phase::kReasoning || state_.phase == Phase::kAnswer;
+  return reasoned ? after_->failure() : direct_->failure();
 }
 
 }  // namespace eta

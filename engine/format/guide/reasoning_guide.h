@@ -17,12 +17,15 @@ namespace eta {
 // more.
 class ReasoningGuide final : public AnswerGuide {
  public:
-  ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher);
+  // `in_reasoning`: the begin marker stands in the prompt.
+  ReasoningGuide(std::shared_ptr<const Reasoning> reasoning, MakeMatcher make_matcher,
+                 bool in_reasoning);
 
   bool Fill(std::span<uint32_t> mask) override;
   bool Accept(int32_t token) override;
   void Rollback(int32_t count) override;
   bool Complete() const override;
+  absl::Status failure() const override;
 
  private:
   enum class Phase : uint8_t {

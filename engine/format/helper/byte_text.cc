@@ -47,6 +47,7 @@ std::string BytesOf(const AnswerFormat& format) {
   Write(format.choices, out);
   out.Text(format.reasoning_begin);
   out.Text(format.reasoning_end);
+  out.Number(format.of_tools ? 1 : 0);
   return out.Release();
 }
 
@@ -68,6 +69,7 @@ std::optional<AnswerFormat> ReadFormat(std::string_view bytes) {
   format.choices = ReadTexts(in);
   format.reasoning_begin = in.Text();
   format.reasoning_end = in.Text();
+  format.of_tools = in.Number() != 0;
   if (!in.AtEnd() || kind > static_cast<uint32_t>(AnswerFormatKind::kStructuralTag)) {
     return std::nullopt;
   }

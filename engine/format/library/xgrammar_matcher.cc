@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/format/token_mask.h"
 
 namespace eta {
@@ -31,22 +33,23 @@ class Meter {
   const std::chrono::nanoseconds begin_;
 };
 
-// What `work` returns; `failed` where the library throws.
+}  // namespace
+
+XgrammarMatcher::XgrammarMatcher(std::shared_ptr<const MatchedGrammar> grammar)
+    : grammar_(std::move(grammar)), matcher_(grammar_->grammar) {}
+
 template <typename Work>
-bool OrElse(bool failed, const Work& work) {
+bool XgrammarMatcher::Try(const Work& work) {
+  if (broken_) return false;
   try {
     return work();
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
-    return failed;
+    broken_ = true;
+    return false;
   }
 }
-
-}  // namespace
-
-XgrammarMatcher::XgrammarMatcher(std::shared_ptr<const MatchedGrammar> grammar)
-    : grammar_(std::move(grammar)), matcher_(grammar_->grammar) {}
 
 bool XgrammarMatcher::Fill(std::span<uint32_t> mask) {
   auto shape = static_cast<int64_t>(mask.size());
@@ -58,7 +61,7 @@ bool XgrammarMatcher::Fill(std::span<uint32_t> mask) {
                   .strides = nullptr,
                   .byte_offset = 0};
   const Meter meter(time_);
-  const bool filled = !TooSlow() && !matcher_.IsTerminated() && OrElse(false, [&] {
+  const bool filled = !TooSlow() && !matcher_.IsTerminated() && Try([&] {
     // Where every token fits the mask is filled all the same.
     matcher_.FillNextTokenBitmask(&tensor);
     return true;
@@ -74,15 +77,32 @@ bool XgrammarMatcher::Accept(int32_t token) {
   if (HasToken(grammar_->forbidden, token) || TooSlow()) return false;
   const Meter meter(time_);
   ++tokens_;
-  return OrElse(false, [&] { return matcher_.AcceptToken(token); });
+  return Try([&] { return matcher_.AcceptToken(token); });
 }
 
 bool XgrammarMatcher::AcceptText(std::string_view text) {
-  return OrElse(false, [&] { return matcher_.AcceptString(std::string(text)); });
+  return Try([&] { return matcher_.AcceptString(std::string(text)); });
 }
 
 void XgrammarMatcher::Rollback(int32_t count) {
   matcher_.Rollback(count);
+}
+
+absl::Status XgrammarMatcher::failure() const {
+  const auto failure = [](absl::StatusCode code, const char* reason, const std::string& sentence) {
+    return MakeError(code, "format: " + sentence, {.reason = reason, .field = "format"});
+  };
+  if (broken_) {
+    return failure(absl::StatusCode::kInternal, "INTERNAL_ERROR",
+                   absl::StrCat("the library that follows it failed after ", tokens_,
+                                " tokens of the answer; another one may do"));
+  }
+  if (!TooSlow()) return absl::OkStatus();
+  return failure(
+      absl::StatusCode::kDeadlineExceeded, "FORMAT_TOO_SLOW",
+      absl::StrCat("takes too long to follow: over ", most_time().count(), " ms of a CPU for ",
+                   tokens_,
+                   " tokens of the answer; one that can be read in fewer ways takes less"));
 }
 
 }  // namespace eta

@@ -26,6 +26,8 @@ struct AnswerFormat {
   // none. An answer may begin with such a stretch, which the format does not bind.
   std::string reasoning_begin;
   std::string reasoning_end;
+  // Made of a chat's tools (tool_format.h), and as long as these are: the chat's limits bind them.
+  bool of_tools = false;
 
   bool operator==(const AnswerFormat&) const = default;
 };

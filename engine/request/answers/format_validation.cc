@@ -22,7 +22,7 @@ absl::Status CheckChoices(const AnswerFormat& format) {
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < format.choices.size(); ++i) {
     const std::string& choice = format.choices[i];
-    const std::string field = absl::StrCat(kChoices, "[", i, "]");
+    const std::string field = FieldOfChoice(i);
     if (choice.empty()) return InvalidField(field, "must not be empty");
     RETURN_IF_ERROR(CheckUtf8Field(field, choice));
     if (!seen.insert(choice).second) return InvalidField(field, "is there twice");
@@ -42,12 +42,20 @@ std::string FieldOf(AnswerFormatKind kind) {
   return absl::StrCat("format.", std::string(Name(kind)));
 }
 
+std::string FieldOfChoice(size_t i) {
+  return absl::StrCat(kChoices, "[", i, "]");
+}
+
 absl::Status ValidateFormat(const AnswerFormat& format) {
   if (format.kind == AnswerFormatKind::kJsonObject) return absl::OkStatus();
   if (format.kind == AnswerFormatKind::kChoice) return CheckChoices(format);
   const std::string field = FieldOf(format.kind);
   if (format.source.empty()) return InvalidField(field, "must not be empty");
-  if (format.source.size() > kMostFormatBytes) {
+  if (format.of_tools && format.source.size() > kMostToolFormatBytes) {
+    return InvalidField(field, absl::StrCat("at most ", kMostToolFormatBytes,
+                                            " bytes, made of the parameters of all tools"));
+  }
+  if (!format.of_tools && format.source.size() > kMostFormatBytes) {
     return InvalidField(field, absl::StrCat("at most ", kMostFormatBytes, " bytes"));
   }
   return CheckUtf8Field(field, format.source);

@@ -12,7 +12,8 @@
 
 namespace eta {
 
-inline constexpr size_t kMostFormatBytes = 64 * 1024;  // of a source, or of all choices
+inline constexpr size_t kMostFormatBytes = 64 * 1024;        // of a source, or of all choices
+inline constexpr size_t kMostToolFormatBytes = 1024 * 1024;  // of a source that is made of tools
 inline constexpr size_t kMostChoices = 1024;
 
 // "json_schema", "json_object", "regex", "grammar", "choice", "structural_tag": the field of
@@ -20,6 +21,8 @@ inline constexpr size_t kMostChoices = 1024;
 std::string_view Name(AnswerFormatKind kind);
 // The field of a request: "format.json_schema", ...
 std::string FieldOf(AnswerFormatKind kind);
+// "format.choice.choices[3]".
+std::string FieldOfChoice(size_t i);
 
 // InvalidField, as in format.regex or format.choice.choices[3]: the bytes of a source, the number
 // and bytes of choices, none empty, no two equal; UTF-8.

@@ -190,6 +190,7 @@ std::optional<AnswerFormat> ToolFormat(const Chat& chat, const AnswerForm& form)
                                must_call ? builder.Calls() : builder.TextWithCalls(), "}");
   format.reasoning_begin = form.reasoning_begin;
   format.reasoning_end = form.reasoning_end;
+  format.of_tools = true;
   return format;
 }
 

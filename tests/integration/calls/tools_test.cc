@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "engine/base/error.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/error_details.h"
 #include "tests/testing/engine/tagged_form.h"
@@ -138,6 +140,20 @@ TEST_F(ToolsTest, CallsThatMustBeAreEnforced) {
   call->Say(kCall);
   call->Finish();
   EXPECT_EQ(Read(client).finished.tool_calls_size(), 1);
+}
+
+TEST_F(ToolsTest, CallsThatCannotBeEnforcedNameTheTools) {
+  v1::GenerateRequest request = AskForWeather();
+  request.mutable_chat()->mutable_tool_choice()->set_name("weather");
+  for (const auto& [code, reason] :
+       {std::pair{absl::StatusCode::kInvalidArgument, "INVALID_FIELD"},
+        std::pair{absl::StatusCode::kDeadlineExceeded, "FORMAT_TOO_SLOW"},
+        std::pair{absl::StatusCode::kResourceExhausted, "FORMAT_TOO_LARGE"}}) {
+    engine_->formats().Refuse(MakeError(code, "format: no", {.reason = reason, .field = "format"}));
+    const grpc::Status status = ClientCall(*stub_).Refusal(request);
+    EXPECT_EQ(ReasonOf(status), reason);
+    EXPECT_EQ(status.error_message(), "chat.tools: calls of them cannot be enforced: format: no");
+  }
 }
 
 TEST_F(ToolsTest, ToolsThatTheModelDoesNotKnowAreRefusedByName) {

@@ -50,8 +50,11 @@ class FakeFormat final : public CompiledFormat {
     std::vector<int32_t> ends = {2};  // tokens that end a text
     bool binds = true;                // false: every token may come, always
     int refuses_after = -1;           // so many tokens, the next one does not fit
-    bool denies = false;              // whole answers are not what was asked for
-    bool no_memory = false;           // to find out what may come
+    int fails_after = -1;             // so many tokens, nothing fits, for the reason below
+    bool late = false;                // the mask does not say so yet
+    absl::Status failure;
+    bool denies = false;     // whole answers are not what was asked for
+    bool no_memory = false;  // to find out what may come
     std::string reasoning_begin = {};
     std::function<void()> on_fill;
   };
@@ -62,7 +65,9 @@ class FakeFormat final : public CompiledFormat {
   }
 
   const AnswerFormat& format() const override { return format_; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override { return std::make_unique<Guide>(*this); }
+  std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const override {
+    return std::make_unique<Guide>(*this, in_reasoning ? format_.reasoning_begin : std::string());
+  }
   absl::Status Check(std::string_view answer) const override {
     if (!options_.denies && options_.judge(answer) == Fit::kWhole) return absl::OkStatus();
     return absl::InternalError("not what was asked for: '" + std::string(answer) + "'");
@@ -78,7 +83,8 @@ class FakeFormat final : public CompiledFormat {
  private:
   class Guide final : public AnswerGuide {
    public:
-    explicit Guide(const FakeFormat& format) : format_(format) {}
+    Guide(const FakeFormat& format, const std::string& begun)
+        : format_(format), text_(begun), begun_(begun.size()) {}
 
     bool Fill(std::span<uint32_t> mask) override {
       const Options& options = format_.options_;
@@ -86,6 +92,7 @@ class FakeFormat final : public CompiledFormat {
       if (options.no_memory) throw std::bad_alloc();
       if (!options.binds) return false;
       std::ranges::fill(mask, 0);
+      if (!options.late && !failure().ok()) return true;
       for (int32_t id = 0; id < format_.tokenizer_.vocab_size(); ++id) {
         if (Fits(id)) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
       }
@@ -102,7 +109,12 @@ class FakeFormat final : public CompiledFormat {
     }
     void Rollback(int32_t count) override {
       ends_.resize(ends_.size() - static_cast<size_t>(count));
-      text_.resize(ends_.empty() ? 0 : ends_.back());
+      text_.resize(ends_.empty() ? begun_ : ends_.back());
+    }
+    absl::Status failure() const override {
+      const Options& options = format_.options_;
+      const bool fails = static_cast<int>(ends_.size()) == options.fails_after;
+      return fails ? options.failure : absl::OkStatus();
     }
     bool Complete() const override { return format_.options_.judge(text_) == Fit::kWhole; }
 
@@ -120,6 +132,7 @@ class FakeFormat final : public CompiledFormat {
 
     const FakeFormat& format_;
     std::string text_;
+    const size_t begun_;        // bytes of text_ that stand in the prompt
     std::vector<size_t> ends_;  // of each token, in text_
   };
 

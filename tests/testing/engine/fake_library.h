@@ -45,6 +45,7 @@ class TextGuide final : public TextMatcher {
     }
   }
   bool Complete() const override { return at_ == text_.size(); }
+  absl::Status failure() const override { return absl::OkStatus(); }
 
  private:
   bool Fits(int32_t id) const {

@@ -21,6 +21,7 @@ class PuppetGuide final : public AnswerGuide {
   bool Accept(int32_t /*token*/) override { return true; }
   void Rollback(int32_t /*count*/) override {}
   bool Complete() const override { return true; }
+  absl::Status failure() const override { return absl::OkStatus(); }
 };
 
 class PuppetFormat final : public CompiledFormat {
@@ -28,7 +29,9 @@ class PuppetFormat final : public CompiledFormat {
   explicit PuppetFormat(AnswerFormat format) : format_(std::move(format)) {}
 
   const AnswerFormat& format() const override { return format_; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override { return std::make_unique<PuppetGuide>(); }
+  std::unique_ptr<AnswerGuide> NewGuide(bool) const override {
+    return std::make_unique<PuppetGuide>();
+  }
   absl::Status Check(std::string_view /*answer*/) const override { return absl::OkStatus(); }
   size_t bytes() const override { return sizeof(*this); }
 

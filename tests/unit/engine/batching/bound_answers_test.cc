@@ -318,6 +318,29 @@ TEST_F(BoundAnswers, WhoseFormatRefusesATokenFail) {
   EXPECT_EQ(outcome.answers[1].text.size(), 12u);
 }
 
+// Neither as if no token could come next, nor as if a complete answer had ended.
+TEST_F(BoundAnswers, WhoseGuideFailsSayWhy) {
+  const absl::Status slow = MakeError(absl::StatusCode::kDeadlineExceeded, "format: too slow",
+                                      {.reason = "FORMAT_TOO_SLOW", .field = "format"});
+  for (const Judge& judge : {Digits(12, 12), Digits(1, 12)}) {
+    const Outcome outcome =
+        Play({Bound(Format(Options{.judge = judge, .fails_after = 3, .failure = slow}), 64, 1),
+              Bound(Format(Digits(12, 12)), 64, 2)},
+             *backend_);
+    EXPECT_THAT(outcome.answers[0].failure,
+                FailsFor(absl::StatusCode::kDeadlineExceeded, "FORMAT_TOO_SLOW"));
+    EXPECT_THAT(outcome.answers[0].ids, SizeIs(3));
+    EXPECT_EQ(outcome.answers[1].text.size(), 12u);
+  }
+  // It failed between the mask and the token.
+  const Answer late = Ask(Bound(Format(Options{.judge = Digits(12, 12),
+                                               .refuses_after = 2,
+                                               .fails_after = 2,
+                                               .late = true,
+                                               .failure = slow})));
+  EXPECT_THAT(late.failure, FailsFor(absl::StatusCode::kDeadlineExceeded, "FORMAT_TOO_SLOW"));
+}
+
 // bad input: Device | no memory to find out what may follow in an answer | RESOURCE_EXHAUSTED,
 //   MEMORY_PRESSURE for that one; others go on
 TEST_F(BoundAnswers, WithoutMemoryForAMaskFail) {
@@ -345,8 +368,7 @@ TEST_F(BoundAnswers, WithoutATokenForTheirBiasFail) {
 }
 
 // bad input: Device | a format that no token of the vocabulary can go on with |
-// FAILED_PRECONDITION,
-//   UNSUPPORTED_BY_MODEL, format
+//   FAILED_PRECONDITION, UNSUPPORTED_BY_MODEL, format
 TEST_F(BoundAnswers, ThatNoTokenCanGoOnWithFail) {
   const Answer stuck = Ask(
       Bound(Format([](std::string_view text) { return text.empty() ? Fit::kBegun : Fit::kNone; })));

@@ -53,7 +53,7 @@ TEST(EngineAnswerFormats, AreCompiledForTheModelsTokens) {
   const auto format = engine->formats().Compile("", choice, kNoHurry);
   ASSERT_TRUE(format.ok()) << format.status();
   EXPECT_EQ(engine->formats().Find("", choice), *format);
-  const auto guide = (*format)->NewGuide();
+  const auto guide = (*format)->NewGuide(/*in_reasoning=*/false);
   const auto ids = engine->Tokenize("the town");
   ASSERT_TRUE(ids.ok());
   for (size_t i = 1; i < ids->size(); ++i) ASSERT_TRUE(guide->Accept((*ids)[i])) << i;

@@ -12,7 +12,7 @@ class SizedFormat final : public CompiledFormat {
  public:
   explicit SizedFormat(size_t bytes) : bytes_(bytes) {}
   const AnswerFormat& format() const override { return format_; }
-  std::unique_ptr<AnswerGuide> NewGuide() const override { return nullptr; }
+  std::unique_ptr<AnswerGuide> NewGuide(bool) const override { return nullptr; }
   absl::Status Check(std::string_view) const override { return absl::OkStatus(); }
   size_t bytes() const override { return bytes_; }
 

@@ -41,44 +41,40 @@ TEST(CheckFormat, LetsFormatsOfEachKindThrough) {
             "");
 }
 
-// bad input: Formats of answers | a format over 64 KiB, empty, not UTF-8, with a NUL |
-//   INVALID_ARGUMENT, the field and the limit named, before anything is compiled
-TEST(CheckFormat, TextsHaveLimits) {
+// bad input: Formats of answers | a format or a choice with a NUL | INVALID_ARGUMENT, the field and
+//   the byte named, before anything is compiled
+TEST(CheckFormat, TextsHaveNoNul) {
   for (const auto& [kind, field] : {std::pair{Kind::kRegex, "format.regex"},
                                     {Kind::kGrammar, "format.grammar"},
                                     {Kind::kJsonSchema, "format.json_schema"},
                                     {Kind::kStructuralTag, "format.structural_tag"}}) {
-    const auto said = [kind = kind](const std::string& source) {
-      return Refusal({.kind = kind, .source = source});
-    };
-    EXPECT_EQ(said(""), absl::StrCat(field, ": must not be empty"));
-    EXPECT_EQ(said(std::string(1'000'000, 'a')),
-              absl::StrCat(field, ": at most 65536 bytes, not 1000000"));
-    EXPECT_EQ(said("ab\xff"), absl::StrCat(field, ": is not UTF-8 at byte 2"));
-    EXPECT_EQ(said(std::string("a\0b", 3)), absl::StrCat(field, ": has a NUL at byte 1"));
+    EXPECT_EQ(Refusal({.kind = kind, .source = std::string("a\0b", 3)}),
+              absl::StrCat(field, ": has a NUL at byte 1"));
   }
+  EXPECT_EQ(Refusal({.kind = Kind::kChoice, .choices = {"a", std::string("bc\0", 3)}}),
+            "format.choice.choices[1]: has a NUL at byte 2");
 }
 
-// bad input: Formats of answers | no choices, over 1024 of them, over 64 KiB, an empty one, one
-//   twice | INVALID_ARGUMENT, field `format.choice`
-TEST(CheckFormat, ChoicesHaveLimits) {
-  const auto said = [](std::vector<std::string> choices) {
-    return Refusal({.kind = Kind::kChoice, .choices = std::move(choices)});
-  };
-  EXPECT_EQ(said({}), "format.choice: 1 to 1024 choices, not 0");
-  std::vector<std::string> many;
-  for (int i = 0; i < 1'000'000; ++i) many.push_back(absl::StrCat(i));
-  EXPECT_EQ(said(many), "format.choice: 1 to 1024 choices, not 1000000");
-  many.resize(kMostChoices);
-  EXPECT_EQ(said(many), "");
-  EXPECT_EQ(said({"a", ""}), "format.choice: a choice must not be empty");
-  EXPECT_EQ(said({"a", "b", "a"}), "format.choice: no choice may be there twice");
-  EXPECT_EQ(said({std::string(40'000, 'a'), std::string(40'000, 'b')}),
-            "format.choice: at most 65536 bytes in all, not 80000");
+// The limits themselves: format_validation_test.cc.
+TEST(CheckFormat, HoldsToTheLimitsOfAnyRequest) {
+  for (const auto& [kind, field] : {std::pair{Kind::kRegex, "format.regex"},
+                                    {Kind::kGrammar, "format.grammar"},
+                                    {Kind::kJsonSchema, "format.json_schema"},
+                                    {Kind::kStructuralTag, "format.structural_tag"}}) {
+    EXPECT_EQ(Refusal({.kind = kind}), absl::StrCat(field, ": must not be empty"));
+    EXPECT_EQ(Refusal({.kind = kind, .source = "ab\xff"}),
+              absl::StrCat(field, ": is not UTF-8 from byte 2 on"));
+  }
+  std::vector<std::string> choices;
+  for (int i = 0; i < 1'000'000; ++i) choices.push_back(absl::StrCat(i));
+  EXPECT_EQ(Refusal({.kind = Kind::kChoice, .choices = choices}),
+            "format.choice.choices: at most 1024 choices");
+  choices.resize(kMostChoices);
+  EXPECT_EQ(Refusal({.kind = Kind::kChoice, .choices = choices}), "");
 }
 
-// bad input: Formats of answers | markers of reasoning over 64 bytes; a begin without an end |
-//   INVALID_ARGUMENT, the field named
+// bad input: Formats of answers | markers of reasoning over 64 bytes, not UTF-8, with a NUL; a
+//   begin without an end | INVALID_ARGUMENT, the field named
 TEST(CheckFormat, MarkersOfReasoningHaveLimits) {
   const auto said = [](const std::string& begin, const std::string& end) {
     return Refusal(
@@ -87,7 +83,9 @@ TEST(CheckFormat, MarkersOfReasoningHaveLimits) {
   EXPECT_EQ(said("", "</think>"), "");
   EXPECT_EQ(said("<think>", ""),
             "format.reasoning_end: must be there beside format.reasoning_begin");
-  EXPECT_EQ(said(std::string(65, 'a'), "b"), "format.reasoning_begin: at most 64 bytes, not 65");
+  EXPECT_EQ(said(std::string(65, 'a'), "b"), "format.reasoning_begin: at most 64 bytes");
+  EXPECT_EQ(said("a\xff", "b"), "format.reasoning_begin: is not UTF-8 from byte 1 on");
+  EXPECT_EQ(said("a", std::string("b\0", 2)), "format.reasoning_end: has a NUL at byte 1");
 }
 
 TEST(ByteText, WhatIsWrittenIsRead) {
@@ -97,7 +95,8 @@ TEST(ByteText, WhatIsWrittenIsRead) {
                                .source = std::string("a\0b", 3),
                                .choices = {"x", "\xff", ""},
                                .reasoning_begin = "<",
-                               .reasoning_end = ">"};
+                               .reasoning_end = ">",
+                               .of_tools = true};
   const std::string bytes = BytesOf(format);
   EXPECT_EQ(ReadFormat(bytes), format);
   for (size_t size = 0; size < bytes.size(); ++size) {

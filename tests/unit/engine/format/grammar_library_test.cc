@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/format/compiler/helper_compiler.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/fake_library.h"
 
@@ -50,7 +52,7 @@ class GrammarLibraryTest : public ::testing::Test {
   // Whether the tokens of single bytes may follow each other and end there; the mask and the guide
   // must agree.
   bool Takes(const CompiledFormat& format, std::string_view text) const {
-    const auto guide = format.NewGuide();
+    const auto guide = format.NewGuide(/*in_reasoning=*/false);
     for (const char c : text) {
       const int32_t token = TokenOf(vocabulary_, std::string_view(&c, 1));
       const auto mask = MaskOf(*guide, vocabulary_);
@@ -163,7 +165,7 @@ TEST_F(GrammarLibraryTest, SpecialTokensAreNoText) {
         AnswerFormat{.kind = Kind::kGrammar, .source = "root ::= [^x]*"},
         AnswerFormat{.kind = Kind::kStructuralTag,
         .source = R"({"type":"structural_tag","format":{"type":"any_text"}})"}}) {
-    const auto guide = Make(format)->NewGuide();
+    const auto guide = Make(format)->NewGuide(/*in_reasoning=*/false);
     const auto mask = MaskOf(*guide, vocabulary_);
     for (const int32_t special : {tool, begin}) {
       EXPECT_FALSE(Has(mask, special));
@@ -184,7 +186,7 @@ TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
        .source = R"({"type":"structural_tag","format":{"type":"sequence","elements":[)"
                  R"({"type":"token","token":"[TOOL]"},{"type":"const_string","value":"ab"}]}})"});
   const int32_t tool = TokenOf(vocabulary_, "[TOOL]");
-  const auto guide = format->NewGuide();
+  const auto guide = format->NewGuide(/*in_reasoning=*/false);
   const auto mask = MaskOf(*guide, vocabulary_);
   for (int32_t id = 0; id < vocabulary_.size; ++id) EXPECT_EQ(Has(mask, id), id == tool) << id;
   ASSERT_TRUE(guide->Accept(tool));
@@ -193,33 +195,75 @@ TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
   EXPECT_TRUE(guide->Complete());
 }
 
+// An answer drawn at random: before each of its tokens, those in the mask are those that the guide
+// takes. Returns whether it is complete.
+bool IsFollowedExactly(const CompiledFormat& format, const FormatVocabulary& vocabulary) {
+  const auto guide = format.NewGuide(/*in_reasoning=*/false);
+  uint64_t random = 1;
+  for (int length = 0; length < 60; ++length) {
+    const auto mask = MaskOf(*guide, vocabulary);
+    std::vector<int32_t> allowed;
+    for (int32_t id = 0; id < vocabulary.size; ++id) {
+      const bool taken = guide->Accept(id);
+      if (taken) guide->Rollback(1);
+      EXPECT_EQ(Has(mask, id), taken) << length << ": " << vocabulary.Bytes(id);
+      if (taken && id != vocabulary.ends[0]) allowed.push_back(id);
+    }
+    EXPECT_EQ(MaskOf(*guide, vocabulary), mask);
+    if (allowed.empty()) break;
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    EXPECT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
+  }
+  return guide->Complete();
+}
+
 TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
   const auto format = Make(
       {.kind = Kind::kJsonSchema,
        .source =
            R"({"type":"object","properties":{"ab":{"type":"array","items":{"type":"boolean"}},)"
            R"("c":{"type":"string","maxLength":3}},"required":["ab","c"]})"});
-  const auto guide = format->NewGuide();
-  uint64_t random = 1;
-  for (int length = 0; length < 60; ++length) {
-    const auto mask = MaskOf(*guide, vocabulary_);
-    std::vector<int32_t> allowed;
-    for (int32_t id = 0; id < vocabulary_.size; ++id) {
-      const bool taken = guide->Accept(id);
-      if (taken) guide->Rollback(1);
-      ASSERT_EQ(Has(mask, id), taken) << length << ": " << vocabulary_.Bytes(id);
-      if (taken && id != vocabulary_.ends[0]) allowed.push_back(id);
-    }
-    ASSERT_EQ(MaskOf(*guide, vocabulary_), mask);
-    if (allowed.empty()) break;
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    ASSERT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
+  EXPECT_TRUE(IsFollowedExactly(*format, vocabulary_));
+}
+
+// Tokens that end before, at and behind the end of a repetition, or hold what it does not take.
+TEST_F(GrammarLibraryTest, MasksOfRepetitionsAreThoseOfTheGuide) {
+  FormatVocabulary vocabulary = SmallVocabulary();
+  for (const char* const token : {"aa", "aaaaa", "abab", "ababababab", "aaaaaaaaaaaaaaaaaaaaaaaaa",
+                                  "aaaa\"", "a\"}", "aaaaaaaaaaaa\"", "a\nb", "aa\xc3\xa9",
+                                  "\xc3\xa9\xc3\xa9", "abc", "bcd", "bbbccc", "dddd", "cccddd"}) {
+    vocabulary.tokens.emplace_back(token);
   }
-  EXPECT_TRUE(guide->Complete());
+  vocabulary.size = static_cast<int32_t>(vocabulary.tokens.size());
+  const auto library = MakeGrammarLibrary(vocabulary);
+  ASSERT_TRUE(library.ok()) << library.status();
+  const auto schema = [](const std::string& bounds) {
+    return AnswerFormat{.kind = Kind::kJsonSchema,
+                        .source = R"({"type":"object","properties":{"a":{"type":"string",)" +
+                                  bounds + R"(}},"required":["a"]})"};
+  };
+  for (const AnswerFormat& format :
+       {schema(R"("maxLength":9)"), schema(R"("minLength":4,"maxLength":12)"),
+        schema(R"("maxLength":30)"), schema(R"("maxLength":200)"), schema(R"("minLength":150)"),
+        schema(R"("pattern":"^[ab]{3,40}$")"),
+        AnswerFormat{.kind = Kind::kRegex, .source = "[a-c]{3}[b-d]{5}"},
+        AnswerFormat{.kind = Kind::kRegex, .source = "(ab|abab|c){4}[ab]{0,7}"},
+        AnswerFormat{.kind = Kind::kRegex, .source = "[^x]{2,20}"},
+        AnswerFormat{.kind = Kind::kGrammar,
+        .source = "root ::= one{2,9} [ab]{0,4}\none ::= [a-c] [a-b] | \"d\""},
+        AnswerFormat{.kind = Kind::kGrammar,
+        .source = "root ::= [a-c] two\ntwo ::= [b-d] three | \"\"\nthree ::= [a-d] root"}}) {
+    const auto compiled = (*library)->Compile(format);
+    ASSERT_TRUE(compiled.ok()) << format.source << compiled.status();
+    const auto read = (*library)->Read(format, *compiled);
+    ASSERT_TRUE(read.ok()) << read.status();
+    IsFollowedExactly(**read, vocabulary);
+    if (HasFailure()) FAIL() << format.source;
+  }
 }
 
 TEST_F(GrammarLibraryTest, AnEndIsTakenWhereTheAnswerMayEndAndTakenBack) {
-  const auto guide = Make({.kind = Kind::kRegex, .source = "ab"})->NewGuide();
+  const auto guide = Make({.kind = Kind::kRegex, .source = "ab"})->NewGuide(/*in_reasoning=*/false);
   const int32_t end = vocabulary_.ends[0];
   EXPECT_FALSE(guide->Accept(end));
   ASSERT_TRUE(guide->Accept(TokenOf(vocabulary_, "ab")));
@@ -264,6 +308,38 @@ TEST_F(GrammarLibraryTest, WhatIsNoCompiledFormatIsAnError) {
   }
 }
 
+// What a helper process sends back, and what is kept of it.
+TEST_F(GrammarLibraryTest, CompiledFormatsGrowWithTheirSource) {
+  const auto bytes = [&](int properties) {
+    std::string schema = R"({"type":"object","properties":{)";
+    for (int i = 0; i < properties; ++i) {
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "\"name", i, R"(":{"type":"array","items":)",
+                      R"({"enum":["x)", i, R"("]}})");
+    }
+    const auto compiled =
+        library_->Compile({.kind = Kind::kJsonSchema, .source = absl::StrCat(schema, "}}")});
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    return compiled.ok() ? compiled->size() : 0;
+  };
+  EXPECT_LT(bytes(200), 5 * bytes(50));
+}
+
+TEST_F(GrammarLibraryTest, RulesOfCompiledFormatsHaveTheirStates) {
+  const AnswerFormat format = {.kind = Kind::kRegex, .source = "ab"};
+  const std::string good = *library_->Compile(format);
+  for (const int32_t state : {-1, 1'000'000'000}) {
+    nlohmann::json bad = nlohmann::json::parse(good);
+    bad["grammar"]["per_rule_fsms"][0][0][0] = state;
+    EXPECT_EQ(library_->Read(format, bad.dump()).status().code(), absl::StatusCode::kInternal);
+    bad = nlohmann::json::parse(good);
+    bad["grammar"]["per_rule_fsms"][0][0][1][0] = state;
+    EXPECT_EQ(library_->Read(format, bad.dump()).status().code(), absl::StatusCode::kInternal);
+  }
+  nlohmann::json none = nlohmann::json::parse(good);
+  none["grammar"]["complete_fsm"] = nullptr;
+  EXPECT_EQ(library_->Read(format, none.dump()).status().code(), absl::StatusCode::kInternal);
+}
+
 // bad input: Formats of answers | a regular expression or grammar that takes long to compile or to
 //   follow: nested repetitions, ambiguity, circles | INVALID_ARGUMENT, FORMAT_TOO_SLOW or
 //   FORMAT_TOO_LARGE within the deadline
@@ -296,6 +372,35 @@ TEST_F(GrammarLibraryTest, HostileFormatsMeetTheirLimits) {
   EXPECT_TRUE((*compiler)
                   ->Compile("", {.kind = Kind::kChoice, .choices = {"a"}}, Clock::time_point::max())
                   .ok());
+}
+
+// bad input: Formats of answers | a grammar that is too slow to follow only in the middle of an
+//   answer | DEADLINE_EXCEEDED, FORMAT_TOO_SLOW, with what it took |
+//   BoundAnswers.WhoseGuideFailsSayWhy
+TEST_F(GrammarLibraryTest, WhatBecomesTooSlowToFollowSaysSo) {
+  // Each token ends words that began at any token before it, and of many kinds.
+  std::string grammar = "root ::= word root | word\nword ::= w0";
+  std::string words = "\n";
+  for (int i = 0; i < 40; ++i) {
+    if (i > 0) absl::StrAppend(&grammar, " | w", i);
+    absl::StrAppend(&words, "w", i, " ::= \"a\" w", i, " | \"a\"\n");
+  }
+  const auto format = Make({.kind = Kind::kGrammar, .source = grammar + words});
+  ASSERT_NE(format, nullptr);
+  const auto guide = format->NewGuide(/*in_reasoning=*/false);
+  const int32_t token = TokenOf(vocabulary_, "a");
+  int taken = 0;
+  EXPECT_TRUE(guide->failure().ok());
+  while (taken < 100'000 && guide->Accept(token)) ++taken;
+  EXPECT_FALSE(Has(MaskOf(*guide, vocabulary_), token));
+  EXPECT_FALSE(Has(MaskOf(*guide, vocabulary_), vocabulary_.ends[0]));
+  const absl::Status failure = guide->failure();
+  EXPECT_EQ(failure.code(), absl::StatusCode::kDeadlineExceeded) << taken;
+  EXPECT_EQ(Reason(failure), "FORMAT_TOO_SLOW");
+  EXPECT_EQ(GetErrorDetail(failure).field, "format");
+  EXPECT_NE(std::string(failure.message()).find(absl::StrCat("for ", taken, " tokens")),
+            std::string::npos)
+      << failure;
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "engine/format/guide/reasoning_guide.h"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,11 +21,13 @@ using testing::TokenOf;
 
 class ReasoningGuideTest : public ::testing::Test {
  protected:
-  ReasoningGuide Guide(const std::string& text, const std::string& begin = "<think>") const {
+  ReasoningGuide Guide(const std::string& text, const std::string& begin = "<think>",
+                       bool in_reasoning = false) const {
     const MakeMatcher make = [vocabulary = vocabulary_, text] {
       return std::make_unique<TextGuide>(vocabulary, text);
     };
-    return ReasoningGuide(std::make_shared<Reasoning>(begin, "</think>", vocabulary_, make), make);
+    return ReasoningGuide(std::make_shared<Reasoning>(begin, "</think>", vocabulary_, make), make,
+                          in_reasoning);
   }
 
   int32_t Token(std::string_view text) const { return TokenOf(*vocabulary_, text); }
@@ -98,10 +102,18 @@ TEST_F(ReasoningGuideTest, AFormatThatBeginsLikeTheMarkerStaysPossible) {
 }
 
 TEST_F(ReasoningGuideTest, ThePromptMayHaveBegunIt) {
-  auto guide = Guide("12", "");
-  EXPECT_FALSE(Has(MaskOf(guide, *vocabulary_), vocabulary_->ends[0]));
-  ASSERT_TRUE(Takes(guide, {"a", "</think>", "1", "2"}));
-  EXPECT_TRUE(guide.Complete());
+  // By a marker that the tokens of the vocabulary need not spell, or by one that is not known.
+  for (const char* const begin : {"<think>", "\xe2\x97\x81", ""}) {
+    auto guide = Guide("12", begin, /*in_reasoning=*/true);
+    const auto first = MaskOf(guide, *vocabulary_);
+    EXPECT_FALSE(Has(first, vocabulary_->ends[0]));
+    ASSERT_TRUE(Takes(guide, {"a", "</think>", "1", "2"}));
+    EXPECT_TRUE(guide.Complete());
+    guide.Rollback(4);
+    EXPECT_EQ(MaskOf(guide, *vocabulary_), first) << "still in the reasoning";
+    ASSERT_TRUE(Takes(guide, {"</think>", "1", "2"}));
+  }
+  EXPECT_FALSE(Guide("12", "").Complete()) << "without a begin marker there is no other way";
 }
 
 TEST_F(ReasoningGuideTest, RollsBackToWhereverItWas) {
@@ -123,6 +135,38 @@ TEST_F(ReasoningGuideTest, RollsBackToWhereverItWas) {
     }
     EXPECT_TRUE(guide.Complete());
   }
+}
+
+// Takes no text, for a reason.
+class FailingGuide final : public TextMatcher {
+ public:
+  explicit FailingGuide(std::string reason) : reason_(std::move(reason)) {}
+
+  bool Fill(std::span<uint32_t> mask) override {
+    std::ranges::fill(mask, 0);
+    return true;
+  }
+  bool Accept(int32_t) override { return false; }
+  bool AcceptText(std::string_view) override { return false; }
+  void Rollback(int32_t) override {}
+  bool Complete() const override { return false; }
+  absl::Status failure() const override { return absl::InternalError(reason_); }
+
+ private:
+  const std::string reason_;
+};
+
+TEST_F(ReasoningGuideTest, TellsTheFailureOfWhatItFollows) {
+  int made = 0;
+  const MakeMatcher make = [&] { return std::make_unique<FailingGuide>(std::to_string(made++)); };
+  const auto reasoning = std::make_shared<Reasoning>("<think>", "</think>", vocabulary_, make);
+  made = 0;
+  ReasoningGuide guide(reasoning, make, /*in_reasoning=*/false);
+  EXPECT_EQ(guide.failure().message(), "0") << "of the answer without reasoning";
+  ASSERT_TRUE(Takes(guide, {"<think>", "a", "</think>"}));
+  EXPECT_EQ(guide.failure().message(), "1") << "of what follows it";
+  guide.Rollback(3);
+  EXPECT_EQ(guide.failure().message(), "0");
 }
 
 TEST_F(ReasoningGuideTest, WhatIsRefusedChangesNothing) {

@@ -78,6 +78,17 @@ TEST(StructuralTag, TheOlderFormIsOneOfTriggeredTags) {
           Enforceable(R"({"type":"null"})") + R"(,"max_whitespace_cnt":2},"end":"</f>"}]}})");
 }
 
+TEST(StructuralTag, MayBeAsLongAsTheToolsOfAChat) {
+  std::string tools;
+  for (int i = 0; i < 128; ++i) {
+    absl::StrAppend(&tools, i == 0 ? "" : ",", R"({"type":"json_schema","json_schema":)",
+                    R"({"type":"object","description":")", std::string(2000, 'd'), R"("}})");
+  }
+  const StructuralTag tag = Read(
+      absl::StrCat(R"({"type":"structural_tag","format":{"type":"or","elements":[)", tools, "]}}"));
+  EXPECT_LT(tag.json.size(), 64'000) << "what binds nothing is left out";
+}
+
 // bad input: Formats of answers | a structural tag that is no JSON object, has a key twice, nests
 //   over 64 deep, or holds a schema that cannot be enforced | INVALID_ARGUMENT, field
 //   `format.structural_tag`

@@ -51,8 +51,7 @@ TEST(FormatValidation, NamesSourcesOutsideTheirLimits) {
   }
 }
 
-// bad input: Formats of answers | no choices, over 1024, over 64 KiB in all; one that is empty,
-// not
+// bad input: Formats of answers | no choices, over 1024, over 64 KiB in all; one that is empty, not
 //   UTF-8 or there twice | INVALID_ARGUMENT, field `format.choice.choices` or its element |
 //   BadInputTest.FormatsOfAnswers
 TEST(FormatValidation, NamesTheChoiceThatIsBad) {
@@ -62,6 +61,19 @@ TEST(FormatValidation, NamesTheChoiceThatIsBad) {
   EXPECT_EQ(ChoiceField({"a", ""}), "format.choice.choices[1]");
   EXPECT_EQ(ChoiceField({"a", "b\xc3"}), "format.choice.choices[1]");
   EXPECT_EQ(ChoiceField({"a", "b", "a"}), "format.choice.choices[2]");
+}
+
+// bad input: Chats | tools whose calls would have to be enforced by over 1 MiB | INVALID_ARGUMENT,
+//   field `chat.tools`, with the limit | ToolsTest.CallsThatCannotBeEnforcedNameTheTools
+TEST(FormatValidation, WhatIsMadeOfToolsMayBeLonger) {
+  AnswerFormat format = {.kind = AnswerFormatKind::kStructuralTag,
+                         .source = std::string(kMostToolFormatBytes, 'a'),
+                         .of_tools = true};
+  EXPECT_EQ(FormatField(format), "ok");
+  format.source += 'a';
+  EXPECT_EQ(FormatField(format), "format.structural_tag");
+  EXPECT_EQ(ValidateFormat(format).message(),
+            "format.structural_tag: at most 1048576 bytes, made of the parameters of all tools");
 }
 
 TEST(FormatValidation, CountsTheBytesOfAllThatIsCompiled) {

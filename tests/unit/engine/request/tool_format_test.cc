@@ -29,6 +29,7 @@ std::string SourceOf(const Chat& chat, const AnswerForm& form) {
   if (!format) return "";
   EXPECT_EQ(format->kind, AnswerFormatKind::kStructuralTag);
   EXPECT_EQ(format->reasoning_begin, form.reasoning_begin);
+  EXPECT_TRUE(format->of_tools);
   EXPECT_TRUE(nlohmann::json::accept(format->source)) << format->source;
   return format->source;
 }
