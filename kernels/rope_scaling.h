@@ -12,7 +12,7 @@ enum class RopeScalingType : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn 
 // slowest. A pair keeps a share of its speed: with share 1 all of it, with share 0 it turns
 // `factor` times slower, and between the two speeds are blended linearly.
 //
-// - kNone, kDynamic: 1. Dynamic scaling raises the base instead (engine/model/rope_base.h).
+// - kNone, kDynamic: 1. Dynamic scaling raises the base instead (engine/model/rope/rope_base.h).
 // - kLinear: 0.
 // - kLlama3: by the pair's turns in `original_context` tokens: 1 from `high_freq_factor` turns on,
 //   0 up to `low_freq_factor`, linear in the turns between.

@@ -11,7 +11,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/batching/estimates/prefill_throughput.h"
 #include "engine/front/submission_queue.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {

@@ -17,7 +17,7 @@
 #include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_fingerprint.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "engine/model/selection_lists.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/request/pass_validation.h"

@@ -12,7 +12,7 @@
 #include "engine/model/config_fields.h"
 #include "engine/model/layer_kinds.h"
 #include "engine/model/model_family.h"
-#include "engine/model/rope_config.h"
+#include "engine/model/rope/rope_config.h"
 #include "kernels/batch.h"
 #include "nlohmann/json.hpp"
 

@@ -11,7 +11,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/model_config.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/fuzz/checked_error.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 
 namespace eta {
 namespace {

@@ -10,7 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/model/kv_cache.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 
 namespace eta {
 namespace {

@@ -9,7 +9,7 @@
 #include "calibration/evaluation/runtime/runner.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "engine/model/weights/index_metric.h"
 
 namespace eta {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "kernels/system/usable_cpus.h"
 #include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"

@@ -13,7 +13,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "engine/request/request_validation.h"
 #include "engine/request/tempered_keys.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/model/generation_config.h"
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "gmock/gmock.h"
 #include "tests/testing/base/status_reason.h"
 

@@ -1,13 +1,13 @@
 // The scalings of RoPE in config.json, and the numbers that transformers 5.24.0 makes of them.
 
-#include "engine/model/rope_config.h"
+#include "engine/model/rope/rope_config.h"
 
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

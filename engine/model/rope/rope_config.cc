@@ -1,5 +1,5 @@
 // lint: untrusted-input, fuzz-covered
-#include "engine/model/rope_config.h"
+#include "engine/model/rope/rope_config.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/files/input_file.h"
-#include "engine/model/yarn.h"
+#include "engine/model/rope/yarn.h"
 
 namespace eta {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/model/rope_base.h"
+#include "engine/model/rope/rope_base.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "engine/model/yarn.h"
+#include "engine/model/rope/yarn.h"
 
 #include <algorithm>
 #include <cmath>
