@@ -33,24 +33,25 @@ struct ExpertDefaults {
   int32_t ffn_dim = 0;
 };
 
+// A family says what it has beyond the plainest one.
 struct ModelFamily {
   std::string_view model_type;  // of config.json
   // q W^T + b of tau_proj are a row's thresholds, and eta_gate tempers its logits.
-  bool has_predictor;
-  BiasRule biases;
-  bool head_norms;  // q_norm and k_norm: RMSNorm of every head of q and k, before RoPE
-  WindowRule window;
+  bool has_predictor = false;
+  BiasRule biases = BiasRule::kNone;
+  bool head_norms = false;  // q_norm and k_norm: RMSNorm of every head of q and k, before RoPE
+  WindowRule window = WindowRule::kNone;
   // What transformers takes where config.json names none. 0: hidden_size / num_attention_heads.
-  int32_t head_dim;
+  int32_t head_dim = 0;
   // -1: as many as query heads.
-  int32_t num_kv_heads;
-  int32_t sliding_window;     // 0: none
-  int32_t max_window_layers;  // with kConfigured
-  float rope_theta;
-  bool tied;  // the head is the embedding
+  int32_t num_kv_heads = -1;
+  int32_t sliding_window = 0;     // 0: none
+  int32_t max_window_layers = 0;  // with kConfigured
+  float rope_theta = 1e4f;
+  bool tied = false;  // the head is the embedding
   // Every so many-th layer has no RoPE, unless no_rope_layers or no_rope_layer_interval say
   // otherwise. 0: all layers have it, and neither field is read.
-  int32_t unrotated_interval;
+  int32_t unrotated_interval = 0;
   ExpertDefaults experts = {};
 };
 
