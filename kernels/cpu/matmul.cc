@@ -273,10 +273,6 @@ struct Job {
   int64_t blocks_per_group;  // of many rows
 };
 
-const Job& JobOf(std::span<const Job> jobs, int64_t index, int64_t Job::*first) {
-  return *(std::ranges::upper_bound(jobs, index, {}, first) - 1);
-}
-
 // At best four panels run side by side. About four tasks per thread even out the threads' speeds.
 int64_t PanelsPerTask(int64_t num_panels, int64_t num_threads) {
   const int64_t least = num_panels >= 4 * num_threads ? 4 : 1;
@@ -338,14 +334,14 @@ void MultiplyPanelsOnTarget(const Context& context, std::span<const PanelProduct
     num_tasks += NumTasks(job);
   }
   context.workers.Run(num_blocks, [&](int64_t index, int) {
-    const Job& job = JobOf(jobs, index, &Job::first_block);
+    const Job& job = JobOf(std::span<const Job>(jobs), index, &Job::first_block);
     const RowBlocks& blocks = job.blocks;
     const int64_t block = index - job.first_block;
     PackBlock(*job.product, blocks.row(block), blocks.rows(block),
               blocks.packed + static_cast<size_t>(blocks.row(block)) * blocks.depth);
   });
   context.workers.Run(num_tasks, [&](int64_t task, int) {
-    const Job& job = JobOf(jobs, task, &Job::first_task);
+    const Job& job = JobOf(std::span<const Job>(jobs), task, &Job::first_task);
     RunTask(job, task - job.first_task, accumulate);
   });
 }

@@ -6,11 +6,13 @@
 // several times over and carry no information.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -53,5 +55,12 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable wake_;
 };
+
+// Where tasks of several jobs are numbered through: the job that has task `index`. `first` is the
+// number of a job's first task. REQUIRES: index >= that of the first job; jobs in this order.
+template <class Job>
+const Job& JobOf(std::span<const Job> jobs, int64_t index, int64_t Job::*first) {
+  return *(std::ranges::upper_bound(jobs, index, {}, first) - 1);
+}
 
 }  // namespace eta::cpu

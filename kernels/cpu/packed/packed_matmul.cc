@@ -233,11 +233,6 @@ struct PartJob {
   int64_t first_task;
 };
 
-template <class AnyJob>
-const AnyJob& JobOf(std::span<const AnyJob> jobs, int64_t index, int64_t AnyJob::*first) {
-  return *(std::ranges::upper_bound(jobs, index, {}, first) - 1);
-}
-
 // Writes row `row` of a product's tiles; one that is none is zeros.
 void QuantizeTileRow(const RowJob& job, int64_t row) {
   const RowTiles& tiles = job.rows.tiles;
