@@ -34,6 +34,9 @@ struct Options {
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
   int32_t profiles = 0;  // resident ones, drawn per row and step; 0: not measured
+  int32_t experts = 0;
+  int32_t experts_per_token = 8;
+  int32_t expert_ffn = 768;
 };
 
 // A model, a full cache, and one row per sequence at its last position.
@@ -88,6 +91,7 @@ class DecodeCase {
     const size_t counted = static_cast<size_t>(config.num_layers) * count;
     attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
     read_.resize(counted * static_cast<size_t>(config.num_kv_heads));
+    expert_rows_.resize(static_cast<size_t>(config.num_layers * config.num_experts));
   }
 
   void SetThreshold(float threshold) {
@@ -120,8 +124,11 @@ class DecodeCase {
         row.frozen_thresholds = profiles_[draw_() % profiles_.size()].data();
       }
     }
-    RequireOk(model_->Forward({tokens_, rows_}, *cache_,
-                              {.tokens_attended = attended_.data(), .tokens_read = read_.data()}));
+    RequireOk(
+        model_->Forward({tokens_, rows_}, *cache_,
+                        {.tokens_attended = attended_.data(),
+                         .tokens_read = read_.data(),
+                         .expert_rows = expert_rows_.empty() ? nullptr : expert_rows_.data()}));
   }
   void Draw() {
     for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
@@ -173,6 +180,10 @@ class DecodeCase {
   // Densities of the last step.
   double UnionDensity() const { return Density(read_); }
   double HeadDensity() const { return Density(attended_); }
+  // Experts that had rows in the last step, summed over layers.
+  int64_t NumExpertsRead() const {
+    return std::ranges::count_if(expert_rows_, [](int32_t rows) { return rows > 0; });
+  }
   std::vector<float> Logits(int32_t row) {
     std::vector<float> logits(static_cast<size_t>(model_->config().vocab_size));
     model_->DownloadLogits(row, logits.data());
@@ -219,14 +230,24 @@ class DecodeCase {
   std::vector<std::vector<float>> profiles_;  // [L, HQ] each
   std::mt19937 draw_{1};
   std::vector<int32_t> attended_, read_;
-  double possible_ = 0.0;  // the keys of all rows together
+  std::vector<int32_t> expert_rows_;  // [L, E]
+  double possible_ = 0.0;             // the keys of all rows together
   int64_t full_blocks_ = 0;
 };
 
 ModelShape Shape(const Options& options) {
-  return {options.layers,         options.width,       options.ffn,
-          options.vocab,          options.shape.heads, options.shape.kv_heads,
-          options.shape.head_dim, options.shape.block, options.context};
+  return {options.layers,
+          options.width,
+          options.ffn,
+          options.vocab,
+          options.shape.heads,
+          options.shape.kv_heads,
+          options.shape.head_dim,
+          options.shape.block,
+          options.context,
+          options.experts,
+          options.experts_per_token,
+          options.expert_ffn};
 }
 
 // `blocks_each`: how many of the table are for a sequence. It takes as many as it has tokens for.
@@ -257,6 +278,9 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const std::unique_ptr<Backend> reference = OpenBackend(flags);
   ModelShape shape = Shape(options);
   shape.layers = 1;
+  // Rounding may change which experts a row chooses, so it chooses all.
+  shape.experts = std::min(shape.experts, 8);
+  shape.experts_per_token = std::max(shape.experts, 1);
   const RandomModel source(shape, options.device.seed, workers);
   const int32_t longest = std::min(options.context, 1024);
   const KvContent content(options.shape.geometry(), longest / options.shape.block,
@@ -300,13 +324,15 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
 }
 
 Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32_t batch,
-             double density, double weight_bytes, double bytes_per_second) {
+             double density, const RandomModel& source, double bytes_per_second) {
   const bool full = density >= 1.0;
   decode.SetAdmitAll(full);
   Json threshold = nullptr;
   if (!full) threshold = decode.FindThreshold(density);
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
+  const auto experts_read = static_cast<double>(decode.NumExpertsRead());
+  const double weight_bytes = source.bytes_per_step() + experts_read * source.expert_bytes();
   const double kv_bytes = options.shape.KvBytes(options.layers * decode.num_tokens());
   const double record_bytes = options.shape.RecordBytes(options.layers * decode.num_full_blocks());
   const double bytes =
@@ -318,6 +344,7 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
               {"union_density", decode.UnionDensity()},
               {"head_density", decode.HeadDensity()},
               {"threshold", threshold},
+              {"experts_read_per_layer", experts_read / options.layers},
               {"milliseconds", step.median * 1e3},
               {"best_milliseconds", step.best * 1e3},
               {"wall_milliseconds", step.wall * 1e3},
@@ -356,6 +383,9 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
 Json Run(const Options& options) {
   options.shape.Check();
   if (options.context < 4 * options.shape.block) Fail("--context: fewer than four blocks");
+  if (options.experts > 0 && options.experts_per_token > options.experts) {
+    Fail("--experts_per_token: more than --experts");
+  }
   const double bandwidth = MeasureReadBandwidth(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
   cpu::Workers workers(ReadUsableCpus().threads());
@@ -388,7 +418,9 @@ Json Run(const Options& options) {
                      {"block", options.shape.block},
                      {"kv_dtype", options.shape.kv_dtype},
                      {"index_dtype", options.shape.index_dtype},
-                     {"weight_bytes_per_step", source.bytes_per_step()}};
+                     {"weight_bytes_per_step", source.bytes_per_step()},
+                     {"experts", options.experts},
+                     {"expert_bytes", source.expert_bytes()}};
   report["batches"] = options.batch;
   report["context"] = options.context;
   report["profiles"] = options.profiles;
@@ -397,8 +429,7 @@ Json Run(const Options& options) {
     decode.UseRows(static_cast<size_t>(batch));
     double full = 0.0;
     for (const double density : options.density) {
-      Json row =
-          Measure(*backend, decode, options, batch, density, source.bytes_per_step(), bandwidth);
+      Json row = Measure(*backend, decode, options, batch, density, source, bandwidth);
       if (density >= 1.0) full = row["milliseconds"].get<double>();
       if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
       report["rows"].push_back(std::move(row));
@@ -418,6 +449,7 @@ void Print(const Json& report) {
                               {"head", "head_density", 3},
                               {"ms", "milliseconds", 3},
                               {"best", "best_milliseconds", 3},
+                              {"experts", "experts_read_per_layer", 1},
                               {"limit ms", "limit_milliseconds", 3},
                               {"x limit", "times_limit", 2},
                               {"TB/s", "tb_per_s", 3},
@@ -466,6 +498,13 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
                    "Profiles of frozen thresholds, one drawn per row and step; 0: not measured")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
+  command
+      ->add_option("--experts", options->experts,
+                   "Experts of each layer, in the place of --ffn, as Qwen3-MoE has; 0: none")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  size("--experts_per_token", options->experts_per_token, "Experts of a row", 64);
+  size("--expert_ffn", options->expert_ffn, "Width of an expert", 262144);
   command->add_option("--density", options->density, "Union densities; 1 is full attention")
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0))
