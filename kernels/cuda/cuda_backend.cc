@@ -346,29 +346,7 @@ class CudaBackend final : public Backend, public ExpertOps {
 
   absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
       std::vector<std::unique_ptr<Matrix>> matrices) override {
-    const auto there = std::ranges::find_if(matrices, [](const auto& m) { return m != nullptr; });
-    if (there == matrices.end()) return absl::InvalidArgumentError("experts: no matrix");
-    const Weight of_one = WeightOf(there->get());
-    const size_t bytes = (*there)->bytes();
-    auto buffer = Allocate(matrices.size() * bytes);
-    if (!buffer.ok()) return buffer.status();
-    std::byte* to = (*buffer)->data();
-    for (std::unique_ptr<Matrix>& matrix : matrices) {
-      if (matrix) {
-        const Weight weight = WeightOf(matrix.get());
-        if (weight.dtype != of_one.dtype || weight.rows != of_one.rows ||
-            weight.cols != of_one.cols) {
-          return absl::InvalidArgumentError("experts: matrices of several shapes");
-        }
-        Copy(to, weight.data, bytes, cudaMemcpyDeviceToDevice, "stack of experts");
-        matrix.reset();
-      }
-      to += bytes;
-    }
-    if (!ok()) return device_->status();
-    const ExpertWeights weights = {(*buffer)->data(), of_one.dtype,
-                                   static_cast<int32_t>(matrices.size()), of_one.rows, of_one.cols};
-    return std::make_unique<DeviceExpertStack>(*std::move(buffer), weights);
+    return StackExperts(*this, *device_, std::move(matrices));
   }
 
   void RouteRows(const RouteRowsParams& params) override {

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/rows/matmul.h"
@@ -44,6 +46,10 @@ class DeviceExpertStack final : public ExpertStack {
   std::unique_ptr<Buffer> buffer_;
   ExpertWeights weights_;
 };
+
+// Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them.
+absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
+    Backend& backend, Device& device, std::vector<std::unique_ptr<Matrix>> matrices);
 
 // An op: a product of MultiplyExperts, and SwiGlu behind it if `activated` has data.
 struct ExpertProduct {
