@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) AddPlaces(AddArgs args, StepView ste
     float x[width];
     LoadElements(reinterpret_cast<const T*>(args.x) + place * args.x_stride + i, x);
 #pragma unroll
-    for (int j = 0; j < width; ++j) sum[j] += weight * x[j];
+    for (int j = 0; j < width; ++j) sum[j] = fmaf(weight, x[j], sum[j]);
   }
   float* out = args.out + row * args.out_stride + i;
   float old[width];

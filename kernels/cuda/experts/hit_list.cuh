@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/experts/expert_args.cuh"
 #include "kernels/cuda/experts/experts.h"
 
 namespace eta::cuda {
@@ -94,6 +95,11 @@ class TaskWalk {
   __device__ int32_t count() const {
     return min(cut_.places, hits_[hit_].count - chunk_ * cut_.places);
   }
+  // The row of x of the i-th place.
+  __device__ int64_t row(const ExpertArgs& args, int32_t i) const {
+    return args.rows != nullptr ? args.rows[place() + i] : place() + i;
+  }
+  __device__ bool ends_sum() const { return true; }
   __device__ void Advance() {
     task_ += static_cast<int32_t>(gridDim.x);
     Find();

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/experts/choose_row.cuh"
 #include "kernels/cuda/experts/experts.h"
 
 namespace eta::cuda {
@@ -20,85 +21,6 @@ constexpr int32_t kFewRows = 64;
 constexpr int32_t kFewChoices = 1024;
 constexpr int32_t kMostThreads = 1024;
 constexpr int32_t kChooseThreads = 256;
-
-struct RouteArgs {
-  const float* logits;
-  int64_t stride;
-  bool normalise;
-  ExpertChoice choice;
-  int32_t* counts;
-};
-
-// A logit as an integer of ExpertOrder's order: equal ones are equal, a NaN is below every number,
-// and 0 is below a NaN.
-__device__ __forceinline__ uint32_t KeyOf(float logit) {
-  constexpr uint32_t kSign = 0x80000000u;
-  if (logit != logit) return 1;
-  const uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
-  return (bits & kSign) != 0 ? ~bits : bits | kSign;
-}
-
-__device__ __forceinline__ float LogitOf(uint32_t key) {
-  constexpr uint32_t kSign = 0x80000000u;
-  if (key == 1) return __uint_as_float(0x7fc00000u);
-  return __uint_as_float((key & kSign) != 0 ? key & ~kSign : ~key);
-}
-
-// By one warp. `shared`: the row's experts are written there too; null: no need.
-template <int kPerLane>
-__device__ void ChooseRow(const RouteArgs& args, int32_t row, int32_t* shared) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t per_row = args.choice.per_row;
-  const float* logits = args.logits + row * args.stride;
-  uint32_t keys[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int32_t expert = lane + 32 * i;
-    keys[i] = expert < args.choice.num_experts ? KeyOf(logits[expert]) : 0;
-  }
-  uint32_t best = 0;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) best = max(best, keys[i]);
-  const float largest = LogitOf(__reduce_max_sync(~0u, best));
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    if (keys[i] != 0) sum += expf(LogitOf(keys[i]) - largest);
-  }
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-
-  int32_t* experts = args.choice.experts + int64_t{row} * per_row;
-  float* weights = args.choice.weights + int64_t{row} * per_row;
-  float chosen = 0.0f;
-  for (int32_t rank = 0; rank < per_row; ++rank) {
-    best = 0;
-    int32_t at = 0;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (keys[i] > best) {
-        best = keys[i];
-        at = i;
-      }
-    }
-    const uint32_t greatest = __reduce_max_sync(~0u, best);
-    const uint32_t candidate = best == greatest ? static_cast<uint32_t>(lane + 32 * at) : ~0u;
-    const auto expert = static_cast<int32_t>(__reduce_min_sync(~0u, candidate));
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i == expert) keys[i] = 0;
-    }
-    const float weight = expf(LogitOf(greatest) - largest) / sum;
-    chosen += weight;
-    if (lane != 0) continue;
-    experts[rank] = expert;
-    weights[rank] = weight;
-    if (shared != nullptr) shared[rank] = expert;
-  }
-  if (!args.normalise) return;
-  __syncwarp();
-  for (int32_t rank = lane; rank < per_row; rank += 32) weights[rank] /= chosen;
-}
 
 // The sum over the threads below this one. All threads call it.
 __device__ int32_t SumBelow(int32_t value) {
@@ -135,7 +57,7 @@ __global__ void __launch_bounds__(kMostThreads) RouteFew(RouteArgs args, StepVie
   __syncthreads();
   for (int32_t row = thread / 32; row < rows; row += static_cast<int32_t>(blockDim.x / 32)) {
     int32_t* of_row = choices + row * choice.per_row;
-    ChooseRow<kPerLane>(args, row, of_row);
+    ChooseRow<kPerLane>(args, row, of_row, /*stores=*/true);
     __syncwarp();
     for (int32_t rank = thread % 32; rank < choice.per_row; rank += 32) {
       atomicOr((row < 32 ? low : high) + of_row[rank], 1u << row % 32);
@@ -169,7 +91,7 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseRows(RouteArgs args, Ste
   AllowNext();
   const auto row = static_cast<int32_t>(blockIdx.x * (kChooseThreads / 32) + threadIdx.x / 32);
   if (row < min(step.counts->num_rows, step.num_rows)) {
-    ChooseRow<kPerLane>(args, row, nullptr);
+    ChooseRow<kPerLane>(args, row, nullptr, /*stores=*/true);
   }
 }
 
@@ -237,8 +159,7 @@ void WithPerLane(int32_t num_experts, Visit&& visit) {
 }  // namespace
 
 void RouteRows(Context& context, const RouteRowsParams& params, int32_t* counts) {
-  const RouteArgs args = {params.logits.data, params.logits.stride, params.normalise, params.choice,
-                          counts};
+  const RouteArgs args = MakeRouteArgs(params, counts);
   const ExpertChoice& choice = params.choice;
   if (choice.num_experts > kMostExperts) {
     context.device.Fail(absl::InvalidArgumentError(
