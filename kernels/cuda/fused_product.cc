@@ -84,18 +84,33 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
 }
 
 std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {
+  FusedExperts fused;
+  fused.route = OpAt<RouteRowsOp>(ops, 0);
+  if (fused.route != nullptr) ops = ops.subspan(1);
   const auto* product = OpAt<ExpertProduct>(ops, 0);
   if (product == nullptr) return std::nullopt;
-  FusedExperts fused = {*product, 1};
+  const TensorView& out = product->out;
+  if (fused.route != nullptr && Overlap(fused.route->params.logits, out)) return std::nullopt;
+  fused.product = *product;
+  fused.num_ops = fused.route != nullptr ? 2 : 1;
   const auto* swiglu = OpAt<SwiGluParams>(ops, 1);
-  if (swiglu == nullptr || swiglu->gate_up != product->out ||
-      swiglu->out.rows != product->out.rows || Overlap(swiglu->out, product->out) ||
-      Overlap(swiglu->out, product->x)) {
-    return fused;
+  const auto* sum = OpAt<AddExpertsParams>(ops, 1);
+  const auto writes_apart = [&](const TensorView& to) {
+    return !Overlap(to, out) && !Overlap(to, product->x) &&
+           (fused.route == nullptr || !Overlap(to, fused.route->params.logits));
+  };
+  if (swiglu != nullptr && swiglu->gate_up == out && swiglu->out.rows == out.rows &&
+      writes_apart(swiglu->out)) {
+    ExpertProduct along = *product;
+    along.activated = swiglu->out;
+    if (!ActivatesAlong(along)) return fused;
+    fused.product = along;
+    ++fused.num_ops;
+  } else if (sum != nullptr && sum->x == out && sum->choice == product->choice &&
+             sum->out.cols == product->weights.rows && writes_apart(sum->out)) {
+    fused.sum = sum;
+    ++fused.num_ops;
   }
-  ExpertProduct along = *product;
-  along.activated = swiglu->out;
-  if (ActivatesAlong(along)) fused = {along, 2};
   return fused;
 }
 

@@ -24,12 +24,15 @@ struct FusedProduct {
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
 
 struct FusedExperts {
+  const RouteRowsOp* route = nullptr;  // in front of the product, for a kernel that may do both
   ExpertProduct product;
-  size_t num_ops = 0;
+  const AddExpertsParams* sum = nullptr;  // behind it, likewise
+  size_t num_ops = 0;                     // with those two
 };
 
-// A product of experts at the beginning of `ops`, with SwiGlu of what it wrote if a kernel does
-// both. Nullopt if they do not begin so.
+// A product of experts at the beginning of `ops`: with SwiGlu of what it wrote if a kernel does
+// both, else with the sum of what it wrote; and with its choice in front. Nullopt if they do not
+// begin so.
 std::optional<FusedExperts> FuseExperts(std::span<const Op> ops);
 
 }  // namespace eta::cuda

@@ -37,11 +37,7 @@ class Launcher {
   // Launches the first of `ops`, or as many as one kernel does together. Returns how many it
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
-    if (const std::optional<FusedExperts> fused = FuseExperts(ops)) {
-      LaunchExperts(fused->product);
-      return fused->num_ops;
-    }
-    if (OpAt<SwiGluParams>(ops, 0) == nullptr) old_choice_.reset();
+    if (const size_t launched = LaunchExperts(ops); launched > 0) return launched;
     const auto* rope = OpAt<RopeParams>(ops, 0);
     const size_t stores = rope == nullptr ? 0 : 1;  // a layer may have no RoPE
     if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores),
@@ -111,11 +107,9 @@ class Launcher {
   }
   void operator()(const SwiGluParams& params) { SwiGlu(For(params.out), params); }
   void operator()(const RouteRowsOp& op) {
-    auto* counts =
-        op.counts < 0 ? nullptr : reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.counts));
-    RouteRows(For(op.params.logits), op.params, counts);
+    RouteRows(For(op.params.logits), op.params, CountsOf(op));
   }
-  void operator()(const ExpertProduct& op) { LaunchExperts(op); }
+  void operator()(const ExpertProduct& op) { MultiplyExperts(context_, op); }
   void operator()(const AddExpertsParams& params) { AddExperts(For(params.out), params); }
   void operator()(const SampleOp& op) {
     Sample(context_, op.logits, machine_.uploads.DeviceAt(op.rows), op.num_rows,
@@ -163,11 +157,42 @@ class Launcher {
     return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
   }
 
-  // A second product of one choice begins when the kernel in front of the first one has ended.
-  void LaunchExperts(ExpertProduct product) {
+  // Launches a product of experts with the ops around it. Returns as LaunchProduct does.
+  size_t LaunchExperts(std::span<const Op> ops) {
+    const RouteRowsOp* routed = std::exchange(routed_, nullptr);
+    if (OpAt<SwiGluParams>(ops, 0) == nullptr && OpAt<ExpertProduct>(ops, 0) == nullptr) {
+      old_choice_.reset();
+    }
+    std::optional<FusedExperts> fused = FuseExperts(ops);
+    if (!fused) return 0;
+    ExpertProduct& product = fused->product;
+    if (fused->route != nullptr) {
+      const RouteRowsParams& route = fused->route->params;
+      const bool is_one =
+          fused->sum == nullptr &&
+          RouteAndMultiply(For(route.logits), route, CountsOf(*fused->route), product);
+      if (!is_one) return 0;
+      routed_ = fused->route;
+      return fused->num_ops;
+    }
+    // A second product of a choice begins when the kernel in front of the first one has ended.
     product.choice_is_old = old_choice_ == product.choice;
-    MultiplyExperts(context_, product);
     old_choice_ = product.choice;
+    const bool is_routed = routed != nullptr && routed->params.choice == product.choice;
+    if (fused->sum != nullptr) {
+      if (MultiplyAndAdd(For(fused->sum->out), is_routed ? &routed->params : nullptr, product,
+                         *fused->sum)) {
+        return fused->num_ops;
+      }
+      --fused->num_ops;
+    }
+    MultiplyExperts(context_, product);
+    return fused->num_ops;
+  }
+
+  int32_t* CountsOf(const RouteRowsOp& op) const {
+    if (op.counts < 0) return nullptr;
+    return reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.counts));
   }
 
   // Of SelectBlocksOp and ListBlocksOp.
@@ -208,6 +233,7 @@ class Launcher {
   DeviceCounts counts_;  // of the layer at hand
   // The choice of the product that was launched last, if nothing but SwiGlu came since.
   std::optional<ExpertChoice> old_choice_;
+  const RouteRowsOp* routed_ = nullptr;  // of the kernel that was launched last
 };
 
 }  // namespace

@@ -15,8 +15,10 @@ bool IsAligned(const void* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
 }
 
-// Whether the shapes are those of tensor cores' loads. Indices of tasks are 32-bit.
-bool HasTiles(const ExpertProduct& product) {
+}  // namespace
+
+// Indices of tasks are 32-bit.
+bool HasStreams(const ExpertProduct& product) {
   constexpr int64_t kMostWidth = 1 << 24;
   constexpr int64_t kLeastChannels = 8;  // of a task
   const ExpertWeights& weights = product.weights;
@@ -30,10 +32,8 @@ bool HasTiles(const ExpertProduct& product) {
          IsAligned(product.x.data, product.x.stride);
 }
 
-}  // namespace
-
 bool ActivatesAlong(const ExpertProduct& product) {
-  return HasTiles(product) && product.activated.dtype == product.weights.dtype &&
+  return HasStreams(product) && product.activated.dtype == product.weights.dtype &&
          2 * product.activated.cols == product.weights.rows;
 }
 
@@ -48,7 +48,7 @@ void MultiplyExperts(Context& context, const ExpertProduct& product) {
                      std::string(Name(weights.dtype)))));
     return;
   }
-  if (HasTiles(product) &&
+  if (HasStreams(product) &&
       (MultiplyFewPlaces(context, product) || MultiplyManyPlaces(context, product))) {
     return;
   }

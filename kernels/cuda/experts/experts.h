@@ -69,8 +69,19 @@ void RouteRows(Context& context, const RouteRowsParams& params, int32_t* counts)
 void MultiplyExperts(Context& context, const ExpertProduct& product);  // expert_product.cc
 void AddExperts(Context& context, const AddExpertsParams& params);     // expert_sums.cu
 
+// Whether types and shapes are those of tensor cores' loads.
+bool HasStreams(const ExpertProduct& product);
 // Whether MultiplyExperts does SwiGlu along.
 bool ActivatesAlong(const ExpertProduct& product);
+
+// A layer's experts for few rows: RouteRows, MultiplyExperts and SwiGlu as one kernel, then
+// MultiplyExperts and AddExperts as another one. `route`: of the kernel in front, if that was the
+// former and chose for the same product, else null. Both write what the separate ops write, put
+// nothing on the stream and return false if there is no kernel.
+bool RouteAndMultiply(const Context& context, const RouteRowsParams& route, int32_t* counts,
+                      const ExpertProduct& product);  // few_rows.cu
+bool MultiplyAndAdd(const Context& context, const RouteRowsParams* route,
+                    const ExpertProduct& product, const AddExpertsParams& add);  // few_rows.cu
 
 // out [R, N] = x [R, K] * weight [N, K]^T for weights of float32 and an x of 16 bits, which is
 // widened: a router's product.

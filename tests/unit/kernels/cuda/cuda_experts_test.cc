@@ -252,7 +252,7 @@ TEST_P(CudaExperts, ProductsAreTheReferencesForFewRowsAndMany) {
     constexpr int64_t kMostRows = 300;
     ExpertStep want(judge, layer, kMostRows);
     ExpertStep got(device_, layer, kMostRows);
-    for (const int64_t rows : {1, 2, 9, 17, 64, 65, 300}) {
+    for (const int64_t rows : {1, 2, 3, 9, 17, 64, 65, 300}) {
       for (const Crowd crowd : {Crowd::kSpread, Crowd::kTogether, Crowd::kFewExperts}) {
         if (rows == 300 && crowd == Crowd::kFewExperts) continue;
         const std::string where = std::to_string(layer.experts) + " experts, " +
@@ -282,6 +282,10 @@ TEST_P(CudaExperts, ProductsAreTheReferencesForFewRowsAndMany) {
         ExpectNear(got.Out(), want.Out(), 1e-5 + 4 * rounding, where + ": sum");
         run(device_, got, *up, *down, false);
         EXPECT_EQ(got.Wide().data, wide.data) << where;
+        EXPECT_EQ(got.counts(), want.counts()) << where;
+        EXPECT_EQ(got.place_end(), want.place_end()) << where;
+        EXPECT_EQ(got.places_of_rows(), want.places_of_rows()) << where;
+        EXPECT_EQ(got.rows_of_places(), want.rows_of_places()) << where;
         ExpectNear(got.Activated(), want.Activated(), 1e-5 + 3 * rounding,
                    where + ": activated along");
         ExpectNear(got.Narrow(), want.Narrow(), 1e-5 + 4 * rounding, where + ": down along");
@@ -319,7 +323,7 @@ TEST_P(CudaExperts, ARowHasTheSameBitsAmongUpTo64) {
         return step.Out();
       };
       const HostTensor together = run(0, 64);
-      for (const auto& [first, rows] : {std::pair{0, 1}, {63, 1}, {7, 5}, {20, 40}}) {
+      for (const auto& [first, rows] : {std::pair{0, 1}, {63, 1}, {11, 3}, {7, 5}, {20, 40}}) {
         const HostTensor some = run(first, rows);
         EXPECT_TRUE(std::equal(some.data.begin(), some.data.end(), together.row(first)))
             << "rows from " << first << ", " << rows << " of them";
