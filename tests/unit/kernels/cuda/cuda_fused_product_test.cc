@@ -189,14 +189,14 @@ TEST_F(FuseExpertsOf, NoOpThatTakesAnotherTensor) {
 
 TEST_F(FuseExpertsOf, NoOpThatWritesWhatAnotherReads) {
   Layer();
-  At<SwiGluParams>(2).out.data = At<RouteRowsOp>(0).params.logits.data;
+  At<RouteRowsOp>(0).params.logits.data = At<SwiGluParams>(2).out.data;
   EXPECT_EQ(NumFused(0), 2u);
   EXPECT_EQ(NumFused(1), 2u);
   Layer();
   At<SwiGluParams>(2).out.data = At<ExpertProduct>(1).x.data;
   EXPECT_EQ(NumFused(1), 1u);
   Layer();
-  At<ExpertProduct>(1).out.data = At<RouteRowsOp>(0).params.logits.data;
+  At<RouteRowsOp>(0).params.logits.data = At<ExpertProduct>(1).out.data;
   EXPECT_EQ(NumFused(0), 0u);
   Layer();
   At<AddExpertsParams>(4).out.data = At<ExpertProduct>(3).x.data;
