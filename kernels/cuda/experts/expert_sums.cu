@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads) AddPlaces(AddArgs args, StepView ste
 }
 
 constexpr int32_t kTileRows = 4;
-constexpr int32_t kTileChannels = 8;
-static_assert(kTileRows * kTileChannels == 32, "one sum per lane");
+constexpr int32_t kExactChannels = 8;
+static_assert(kTileRows * kExactChannels == 32, "one sum per lane");
 
 struct ExactArgs {
   const std::byte* x;
@@ -81,31 +81,31 @@ __global__ void __launch_bounds__(kThreads) ExactTile(ExactArgs args) {
   WaitForPrevious();
   AllowNext();
   const auto row = static_cast<int32_t>(blockIdx.x) * kTileRows;
-  const auto channel = static_cast<int32_t>(blockIdx.y) * kTileChannels;
+  const auto channel = static_cast<int32_t>(blockIdx.y) * kExactChannels;
   const auto* all_x = reinterpret_cast<const T*>(args.x);
   float sums[32] = {};
 #pragma unroll 2
   for (int64_t k = threadIdx.x; k < args.k; k += kThreads) {
     float x[kTileRows];
-    float w[kTileChannels];
+    float w[kExactChannels];
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       x[r] = ToFloat(all_x[min(row + r, args.rows - 1) * args.x_stride + k]);
     }
 #pragma unroll
-    for (int c = 0; c < kTileChannels; ++c) {
+    for (int c = 0; c < kExactChannels; ++c) {
       w[c] = args.weight[min(channel + c, args.channels - 1) * args.k + k];
     }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      sums[i] = fmaf(x[i / kTileChannels], w[i % kTileChannels], sums[i]);
+      sums[i] = fmaf(x[i / kExactChannels], w[i % kExactChannels], sums[i]);
     }
   }
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   of_warps[threadIdx.x / 32][lane] = FoldSums(sums);
   __syncthreads();
-  const int32_t to_row = row + lane / kTileChannels;
-  const int32_t to = channel + lane % kTileChannels;
+  const int32_t to_row = row + lane / kExactChannels;
+  const int32_t to = channel + lane % kExactChannels;
   if (threadIdx.x >= 32 || to_row >= args.rows || to >= args.channels) return;
   float sum = 0.0f;
 #pragma unroll
@@ -187,7 +187,7 @@ void ExactProduct(const Context& context, const TensorView& x, const Weight& wei
   WithElementType(x.dtype, [&](auto element) {
     Launch(context.device, "product of a router",
            {.grid = {static_cast<unsigned>(CeilDiv(args.rows, kTileRows)),
-                     static_cast<unsigned>(CeilDiv(args.channels, kTileChannels))},
+                     static_cast<unsigned>(CeilDiv(args.channels, kExactChannels))},
             .block = kThreads},
            ExactTile<decltype(element)>, args);
   });

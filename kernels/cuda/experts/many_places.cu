@@ -3,9 +3,9 @@
 //
 // Tensor cores bind. A task is a tile of kM of an expert's places and 128 channels, with SwiGlu 64
 // of the gate's and as many others. A thread block takes tasks in turns: rows of x, each from where
-// it is, and weights go through a ring of kStages copies of 64 elements of K, and 8 warps multiply
-// kM / 2 x 32 each. Chunks of an expert's places come one after the other, so that all but the
-// first find its weights in L2.
+// it is, and weights go through a ring of kStages copies of 64 elements of K (place_tiles.cuh).
+// Chunks of an expert's places come one after the other, so that all but the first find its weights
+// in L2.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,32 +13,31 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/experts/expert_args.cuh"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/experts/hit_list.cuh"
+#include "kernels/cuda/experts/place_tiles.cuh"
 
 namespace eta::cuda {
 namespace many_places {
 namespace {
 
+using places::ChunkAt;
+using places::kChunks;
+using places::kN;
+using places::kStageBytes;
+using places::kStep;
+
 constexpr int kThreads = 256;
 constexpr int kCtasPerSm = 2;
-constexpr int kN = 128;    // rows of weights in a tile
-constexpr int kStep = 64;  // elements of K in a stage
 constexpr int kStages = 3;
-constexpr int kChunks = 8;  // of 16 bytes in a row of a stage
-constexpr int kRowBytes = 16 * kChunks;
 constexpr int kRowsAtOnce = kThreads / kChunks;
 
-// Rows of a stage: kM of x, then kN of weights. Chunks are swizzled by the row's low bits, so that
-// the 8 rows of a load of matrices lie in different banks.
-template <int kM>
-constexpr size_t kStageBytes = static_cast<size_t>(kM + kN) * kRowBytes;
-
-__device__ __forceinline__ int32_t ChunkAt(int32_t row, int32_t chunk) {
-  return row * kRowBytes + (chunk ^ (row & 7)) * 16;
-}
+#ifdef ETA_CUDA_SM90A
+constexpr bool kHasWgmma = true;
+#else
+constexpr bool kHasWgmma = false;
+#endif
 
 // Copies 16 bytes, or fills with zeros.
 __device__ __forceinline__ void CopyOrZero(uint32_t shared, const std::byte* global, bool copies) {
@@ -53,19 +52,14 @@ __host__ __device__ constexpr TaskCut CutOf(int32_t channels, int32_t places) {
   return {(channels + kChannels - 1) / kChannels, places};
 }
 
-// The channel of a tile's row of weights. With SwiGlu the 32 of a warp are 16 of the gate and the
-// 16 that they meet.
-template <bool kSwiGlu>
+// The channel of a task's row of weights.
+template <typename Tile, bool kSwiGlu>
 __device__ __forceinline__ int32_t ChannelOf(int32_t tile, int32_t row) {
-  return kSwiGlu ? tile * (kN / 2) + row / 32 * 16 + row % 16 : tile * kN + row;
-}
-template <bool kSwiGlu>
-__device__ __forceinline__ bool IsGate(int32_t row) {
-  return kSwiGlu && row % 32 < 16;
+  return kSwiGlu ? tile * (kN / 2) + Tile::Gates::Channel(row) : tile * kN + row;
 }
 
 // The rows that a thread copies a chunk of: every kRowsAtOnce-th of a stage.
-template <int kM, bool kSwiGlu>
+template <typename Tile, int kM, bool kSwiGlu>
 class Sources {
  public:
   __device__ Sources(const ExpertArgs& args, const TaskWalk& task) : k_(args.k) {
@@ -85,9 +79,9 @@ class Sources {
     for (int i = 0; i < kN / kRowsAtOnce; ++i) {
       const int32_t row = first + i * kRowsAtOnce;
       // Channels that do not exist read the last one.
-      const int32_t channel = min(ChannelOf<kSwiGlu>(task.tile(), row), args.channels - 1);
+      const int32_t channel = min(ChannelOf<Tile, kSwiGlu>(task.tile(), row), args.channels - 1);
       const int64_t from =
-          kSwiGlu && !IsGate<kSwiGlu>(row) ? int64_t{channel} + args.channels : channel;
+          kSwiGlu && !Tile::Gates::IsGate(row) ? int64_t{channel} + args.channels : channel;
       weights_[i] = expert + from * args.k * 2;
     }
   }
@@ -118,93 +112,69 @@ class Sources {
   const std::byte* weights_[kN / kRowsAtOnce];
 };
 
-// What a warp adds up: kM / 2 places by 32 rows of weights.
-template <int kM>
-using Sums = float[kM / 32][4][4];
-
-template <typename T, int kM>
-__device__ __forceinline__ void MultiplyStage(const std::byte* stage, Sums<kM>& sums) {
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t first_x = warp % 2 * (kM / 2) + lane % 8 + lane / 8 % 2 * 8;
-  const int32_t first_weight = kM + warp / 2 * 32 + lane % 8 + lane / 16 * 8;
-  const uint32_t from = SharedAddress(stage);
-#pragma unroll
-  for (int inner = 0; inner < kStep / 16; ++inner) {
-    uint32_t weights[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      LoadMatrices(weights[n], from + ChunkAt(first_weight + 16 * n, 2 * inner + lane / 8 % 2));
-    }
-#pragma unroll
-    for (int m = 0; m < kM / 32; ++m) {
-      uint32_t x[4];
-      LoadMatrices(x, from + ChunkAt(first_x + 16 * m, 2 * inner + lane / 16));
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        Mma<T>(sums[m][n], x, weights[n / 2][n % 2 * 2], weights[n / 2][n % 2 * 2 + 1]);
-      }
-    }
-  }
-}
-
-template <typename T, int kM, bool kSwiGlu>
+template <typename T, bool kSwiGlu, typename Tile>
 __device__ __forceinline__ void Store(const ExpertArgs& args, const TaskWalk& task,
-                                      const Sums<kM>& sums) {
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-#pragma unroll
-  for (int m = 0; m < kM / 32; ++m) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int32_t row = warp / 2 * 32 + n * 8 + lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int32_t index = warp % 2 * (kM / 2) + m * 16 + i / 2 * 8 + lane / 4;
-        const int32_t channel = ChannelOf<kSwiGlu>(task.tile(), row + i % 2);
-        if (index >= task.count() || channel >= args.channels) continue;
-        const int64_t place = task.place() + index;
-        const bool upper = kSwiGlu && n >= 2;
-        StoreProduct<T>(args, place, channel + (upper ? args.channels : 0), sums[m][n][i]);
-        if (!kSwiGlu || upper) continue;
-        StoreActivated<T>(args, place, channel, sums[m][n][i], sums[m][(n + 2) % 4][i]);
-      }
+                                      const Tile& tile) {
+  tile.template ForSums<kSwiGlu>([&](int32_t index, int32_t row, float sum, float met) {
+    const int32_t channel = ChannelOf<Tile, kSwiGlu>(task.tile(), row);
+    if (index >= task.count() || channel >= args.channels) return;
+    const int64_t place = task.place() + index;
+    StoreProduct<T>(args, place, channel, sum);
+    if constexpr (kSwiGlu) {
+      StoreProduct<T>(args, place, channel + args.channels, met);
+      StoreActivated<T>(args, place, channel, sum, met);
     }
-  }
+  });
 }
 
-template <typename T, int kM, bool kSwiGlu>
-__global__ void __launch_bounds__(kThreads, kCtasPerSm)
-    Kernel(const __grid_constant__ ExpertArgs args) {
-  extern __shared__ __align__(128) std::byte memory[];
+template <typename T, int kM, bool kSwiGlu, typename Tile>
+__device__ __forceinline__ void MultiplyPlaces(const ExpertArgs& args, std::byte* memory) {
   auto* hits = reinterpret_cast<HitExpert*>(memory + kStages * kStageBytes<kM>);
   const auto stage = [&](int32_t step) { return memory + step % kStages * kStageBytes<kM>; };
-  WaitForPrevious();
-  AllowNext();
   const TaskCut cut = CutOf<kSwiGlu>(args.channels, kM);
   const int32_t num_hits = ListHits(args.place_end, args.num_experts, cut, hits);
   const int32_t steps = (args.k + kStep - 1) / kStep;
   for (TaskWalk task(hits, num_hits, cut); !task.done(); task.Advance()) {
-    const Sources<kM, kSwiGlu> sources(args, task);
+    const Sources<Tile, kM, kSwiGlu> sources(args, task);
 #pragma unroll
     for (int32_t step = 0; step < kStages - 1; ++step) {
       if (step < steps) sources.Copy(step, stage(step));
       CommitGroup();
     }
-    // A warp may have no place.
-    const bool multiplies = static_cast<int32_t>(threadIdx.x / 32 % 2) * (kM / 2) < task.count();
-    Sums<kM> sums = {};
+    const bool multiplies = Tile::Has(task.count());
+    Tile tile;
     for (int32_t step = 0; step < steps; ++step) {
       WaitGroups<kStages - 2>();
+      OrderWritesBeforeCopies();  // wgmma reads as bulk copies do
+      tile.Await();               // the stage that is copied to next is free
       __syncthreads();
+      if (Tile::kRunsBeside && multiplies) tile.Multiply(stage(step));
       const int32_t next = step + kStages - 1;
       if (next < steps) sources.Copy(next, stage(next));
       CommitGroup();
-      if (multiplies) MultiplyStage<T, kM>(stage(step), sums);
+      if (!Tile::kRunsBeside && multiplies) tile.Multiply(stage(step));
     }
+    tile.Await();
     WaitGroups<0>();
     __syncthreads();  // all warps have read the last stages
-    Store<T, kM, kSwiGlu>(args, task, sums);
+    Store<T, kSwiGlu>(args, task, tile);
+  }
+}
+
+template <typename T, int kM, bool kSwiGlu, bool kWgmma>
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    Kernel(const __grid_constant__ ExpertArgs args) {
+  extern __shared__ __align__(1024) std::byte memory[];
+  WaitForPrevious();
+  AllowNext();
+  if constexpr (!kWgmma) {
+    MultiplyPlaces<T, kM, kSwiGlu, places::WarpTile<T, kM>>(args, memory);
+  } else {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    MultiplyPlaces<T, kM, kSwiGlu, places::GroupTile<T, kM>>(args, memory);
+#else
+    __trap();
+#endif
   }
 }
 
@@ -215,11 +185,16 @@ bool LaunchKernel(Device& device, const ExpertArgs& args, int64_t places) {
   const int64_t chunks = std::min(places, places / kM + args.num_experts);
   const int64_t most_tasks = chunks * CutOf<kSwiGlu>(args.channels, kM).tiles;
   const int64_t resident = int64_t{device.num_sms()} * kCtasPerSm;
-  Launch(device, "product of experts",
-         {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
-          .block = kThreads,
-          .shared_bytes = bytes},
-         Kernel<T, kM, kSwiGlu>, args);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
+                             .block = kThreads,
+                             .shared_bytes = bytes};
+  if constexpr (kHasWgmma) {
+    if (device.compute_capability() == 90) {
+      Launch(device, "product of experts", shape, Kernel<T, kM, kSwiGlu, true>, args);
+      return true;
+    }
+  }
+  Launch(device, "product of experts", shape, Kernel<T, kM, kSwiGlu, false>, args);
   return true;
 }
 

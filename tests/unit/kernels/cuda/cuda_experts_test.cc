@@ -106,7 +106,7 @@ class ExpertStep {
   HostTensor Activated() { return device_.Get(activated_.Rows(0, places())); }
   HostTensor Narrow() { return device_.Get(narrow_.Rows(0, places())); }
   HostTensor Out() { return device_.Get(out_.Rows(0, num_rows_)); }
-  std::vector<int32_t> counts() const { return counts_; }
+  const std::vector<int32_t>& counts() const { return counts_; }
   std::vector<int32_t> experts() { return device_.Get(choice_.experts, size()); }
   std::vector<float> weights() { return device_.Get(choice_.weights, size()); }
   std::vector<int32_t> places_of_rows() { return device_.Get(choice_.places, size()); }
