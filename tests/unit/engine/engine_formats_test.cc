@@ -297,7 +297,7 @@ TEST_P(Geometry, TheReferenceBackendGivesTheSameAnswer) {
   const TinyModel model(GetParam().options);
   EngineOptions options = OptionsFor(model);
   const auto engine = Start(options);
-  options.backend.name = "reference";
+  UseReference(options);
   const auto reference = Start(options);
   ASSERT_TRUE(engine && reference);
   Request request = Greedy(Prompt(300, 6), 3);
@@ -388,7 +388,6 @@ TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
   options.max_running = 5;
   const auto chunked = Start(options);
   options = ReferenceOptionsFor(model);
-  options.backend.compute = BackendOptions().compute;
   const auto reference = Start(options);
   ASSERT_TRUE(engine && chunked && reference);
   const auto requests = Requests(engine->info().config);
