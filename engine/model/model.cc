@@ -20,23 +20,23 @@
 namespace eta {
 
 struct Model::Layer {
-  std::unique_ptr<Buffer> attention_norm;               // [D]
-  std::unique_ptr<Matrix> qkv;                          // [(HQ + 2 HKV) d, D]
-  std::unique_ptr<Buffer> qkv_bias;                     // [(HQ + 2 HKV) d]; null: none
-  std::unique_ptr<Buffer> query_norm;                   // [d]; null: heads are not normed
-  std::unique_ptr<Buffer> key_norm;                     // [d]
-  std::unique_ptr<Buffer> threshold_weight;             // [HQ, HQ d]; null without a predictor
-  std::unique_ptr<Buffer> threshold_bias;               // [HQ]
-  std::unique_ptr<Matrix> out_projection;               // [D, HQ d]
-  std::unique_ptr<Buffer> out_bias;                     // [D]; null: none
-  std::unique_ptr<Buffer> ffn_norm;                     // [D]
-  std::unique_ptr<Matrix> gate_up;                      // [2F, D]; null: the layer has experts
-  std::unique_ptr<Matrix> down;                         // [D, F]; likewise
-  std::unique_ptr<Matrix> router;                       // [E, D]; null: the layer has no experts
-  std::vector<std::unique_ptr<Matrix>> expert_gate_up;  // [E] of [2F', D], F' an expert's width
-  std::vector<std::unique_ptr<Matrix>> expert_down;     // [E] of [D, F']
-  std::unique_ptr<Buffer> index_metric;                 // [HKV, d, d]; null: the identity
-  std::unique_ptr<Buffer> index_centre;                 // [HKV, d]; null: zero
+  std::unique_ptr<Buffer> attention_norm;       // [D]
+  std::unique_ptr<Matrix> qkv;                  // [(HQ + 2 HKV) d, D]
+  std::unique_ptr<Buffer> qkv_bias;             // [(HQ + 2 HKV) d]; null: none
+  std::unique_ptr<Buffer> query_norm;           // [d]; null: heads are not normed
+  std::unique_ptr<Buffer> key_norm;             // [d]
+  std::unique_ptr<Buffer> threshold_weight;     // [HQ, HQ d]; null without a predictor
+  std::unique_ptr<Buffer> threshold_bias;       // [HQ]
+  std::unique_ptr<Matrix> out_projection;       // [D, HQ d]
+  std::unique_ptr<Buffer> out_bias;             // [D]; null: none
+  std::unique_ptr<Buffer> ffn_norm;             // [D]
+  std::unique_ptr<Matrix> gate_up;              // [2F, D]; null: the layer has experts
+  std::unique_ptr<Matrix> down;                 // [D, F]; likewise
+  std::unique_ptr<Matrix> router;               // [E, D]; null: the layer has no experts
+  std::unique_ptr<ExpertStack> expert_gate_up;  // E of [2F', D], F' an expert's width; likewise
+  std::unique_ptr<ExpertStack> expert_down;     // E of [D, F']; likewise
+  std::unique_ptr<Buffer> index_metric;         // [HKV, d, d]; null: the identity
+  std::unique_ptr<Buffer> index_centre;         // [HKV, d]; null: zero
 };
 
 // Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
@@ -76,11 +76,6 @@ Model::~Model() = default;
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
                                                    const ModelOptions& options) {
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(source.config_json()));
-  if (config.num_experts > 0 && backend.experts() == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "config.json: num_experts ", config.num_experts, ": backend ", std::string(backend.name()),
-        " has no experts yet; backends cpu and reference have them"));
-  }
   RETURN_IF_ERROR(ValidateTensors(config, source.tensors()));
   config.index = options.index.value_or(config.index);
   auto model = std::unique_ptr<Model>(new Model(std::move(config), backend, options));
@@ -138,12 +133,13 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
       continue;
     }
     load.StoredMatrix(mlp + "gate.weight", layer.router);
-    layer.expert_gate_up.resize(static_cast<size_t>(config_.num_experts));
-    layer.expert_down.resize(static_cast<size_t>(config_.num_experts));
-    for (size_t e = 0; e < layer.expert_down.size(); ++e) {
-      feed_forward(absl::StrCat(mlp, "experts.", e, "."), layer.expert_gate_up[e],
-                   layer.expert_down[e]);
+    std::vector<std::unique_ptr<Matrix>> gate_up(static_cast<size_t>(config_.num_experts));
+    std::vector<std::unique_ptr<Matrix>> down(gate_up.size());
+    for (size_t e = 0; e < down.size(); ++e) {
+      feed_forward(absl::StrCat(mlp, "experts.", e, "."), gate_up[e], down[e]);
     }
+    load.Stack(std::move(gate_up), layer.expert_gate_up);
+    load.Stack(std::move(down), layer.expert_down);
   }
   return load.status();
 }
@@ -248,8 +244,9 @@ size_t Model::row_bytes() const {
 size_t Model::expert_bytes() const {
   size_t bytes = 0;
   for (const Layer& layer : layers_) {
-    for (const auto& matrix : layer.expert_gate_up) bytes += matrix->bytes();
-    for (const auto& matrix : layer.expert_down) bytes += matrix->bytes();
+    for (const auto* stack : {&layer.expert_gate_up, &layer.expert_down}) {
+      if (*stack) bytes += (*stack)->bytes();
+    }
   }
   return bytes;
 }
@@ -396,7 +393,7 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
 void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs) {
   Workspace& ws = *workspace_;
   const Layer& layer = layers_[layer_idx];
-  ExpertOps& ops = *backend_.experts();
+  ExpertOps& ops = backend_.experts();
   const int64_t places = rows * config_.experts_per_token;
   const TensorView normed = ws.normed.Rows(0, rows);
   const TensorView logits = ws.router_logits.Rows(0, rows);
@@ -408,9 +405,9 @@ void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outpu
                           : nullptr;
   backend_.MatMul({normed, layer.router.get(), logits, false});
   ops.RouteRows({logits, config_.normalise_experts, ws.choice, rows_of_experts});
-  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up, gate_up});
+  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up.get(), gate_up});
   backend_.SwiGlu({gate_up, activated});
-  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down, out});
+  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down.get(), out});
   ops.AddExperts({out, ws.choice, ws.residual.Rows(0, rows)});
 }
 

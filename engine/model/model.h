@@ -58,7 +58,7 @@ struct ForwardOutputs {
 class Model {
  public:
   // FAILED_PRECONDITION for tensors, those of the index metric too, that do not fit the config or
-  // hold NaN or infinity. UNIMPLEMENTED for experts on a backend that has none.
+  // hold NaN or infinity.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
                                                      const ModelOptions& options);
   ~Model();

@@ -42,6 +42,8 @@ std::array<Weight, 2> WeightsAhead(std::span<const Op> ops) {
   if (OpAt<RmsNormOp>(ops, 0) != nullptr || OpAt<MatMulOp>(ops, 0) != nullptr) return ahead;
   size_t count = 0;
   for (size_t i = 0; i < ops.size() && count < ahead.size(); ++i) {
+    // Their weights are more than there is room for.
+    if (OpAt<ExpertProduct>(ops, i) != nullptr) break;
     if (const auto* product = OpAt<MatMulOp>(ops, i)) ahead[count++] = product->weight;
   }
   return ahead;
@@ -78,6 +80,22 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
   }
   fused.product.ahead = WeightsAhead(ops.subspan(count));
   fused.num_ops = count;
+  return fused;
+}
+
+std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {
+  const auto* product = OpAt<ExpertProduct>(ops, 0);
+  if (product == nullptr) return std::nullopt;
+  FusedExperts fused = {*product, 1};
+  const auto* swiglu = OpAt<SwiGluParams>(ops, 1);
+  if (swiglu == nullptr || swiglu->gate_up != product->out ||
+      swiglu->out.rows != product->out.rows || Overlap(swiglu->out, product->out) ||
+      Overlap(swiglu->out, product->x)) {
+    return fused;
+  }
+  ExpertProduct along = *product;
+  along.activated = swiglu->out;
+  if (ActivatesAlong(along)) fused = {along, 2};
   return fused;
 }
 

@@ -23,4 +23,13 @@ struct FusedProduct {
 // or if one of these ops reads memory that another one writes, other than as its input.
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
 
+struct FusedExperts {
+  ExpertProduct product;
+  size_t num_ops = 0;
+};
+
+// A product of experts at the beginning of `ops`, with SwiGlu of what it wrote if a kernel does
+// both. Nullopt if they do not begin so.
+std::optional<FusedExperts> FuseExperts(std::span<const Op> ops);
+
 }  // namespace eta::cuda

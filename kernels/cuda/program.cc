@@ -37,6 +37,11 @@ class Launcher {
   // Launches the first of `ops`, or as many as one kernel does together. Returns how many it
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
+    if (const std::optional<FusedExperts> fused = FuseExperts(ops)) {
+      LaunchExperts(fused->product);
+      return fused->num_ops;
+    }
+    if (OpAt<SwiGluParams>(ops, 0) == nullptr) old_choice_.reset();
     const auto* rope = OpAt<RopeParams>(ops, 0);
     const size_t stores = rope == nullptr ? 0 : 1;  // a layer may have no RoPE
     if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores),
@@ -58,6 +63,9 @@ class Launcher {
     RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out}, rows);
   }
   void operator()(const MatMulOp& op) {
+    if (op.weight.dtype == DType::kFloat32 && op.x.dtype != DType::kFloat32) {
+      return ExactProduct(For(op.out), op.x, op.weight, op.out);
+    }
     machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
   }
   void operator()(const AddBiasParams& params) { AddBias(For(params.x), params); }
@@ -102,6 +110,13 @@ class Launcher {
                   reinterpret_cast<float*>(machine_.results.DeviceAt(op.error)));
   }
   void operator()(const SwiGluParams& params) { SwiGlu(For(params.out), params); }
+  void operator()(const RouteRowsOp& op) {
+    auto* counts =
+        op.counts < 0 ? nullptr : reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.counts));
+    RouteRows(For(op.params.logits), op.params, counts);
+  }
+  void operator()(const ExpertProduct& op) { LaunchExperts(op); }
+  void operator()(const AddExpertsParams& params) { AddExperts(For(params.out), params); }
   void operator()(const SampleOp& op) {
     Sample(context_, op.logits, machine_.uploads.DeviceAt(op.rows), op.num_rows,
            machine_.results.DeviceAt(op.results));
@@ -148,6 +163,13 @@ class Launcher {
     return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
   }
 
+  // A second product of one choice begins when the kernel in front of the first one has ended.
+  void LaunchExperts(ExpertProduct product) {
+    product.choice_is_old = old_choice_ == product.choice;
+    MultiplyExperts(context_, product);
+    old_choice_ = product.choice;
+  }
+
   // Of SelectBlocksOp and ListBlocksOp.
   template <typename T>
   DeviceCounts CountsOf(const T& op) const {
@@ -184,6 +206,8 @@ class Launcher {
   bool single_rows_;
   Context context_;
   DeviceCounts counts_;  // of the layer at hand
+  // The choice of the product that was launched last, if nothing but SwiGlu came since.
+  std::optional<ExpertChoice> old_choice_;
 };
 
 }  // namespace

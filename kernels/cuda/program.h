@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/host/transfer.h"
@@ -115,6 +116,12 @@ struct ShadowOp {
   bool operator==(const ShadowOp&) const = default;
 };
 
+struct RouteRowsOp {
+  RouteRowsParams params;  // without rows_of_experts
+  int64_t counts;          // Results: int32 [E], or -1: nobody asks
+  bool operator==(const RouteRowsOp&) const = default;
+};
+
 struct SampleOp {
   TensorView logits;
   int32_t num_rows;  // padded
@@ -126,7 +133,7 @@ struct SampleOp {
 using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
                         AppendKvParams, ThresholdOp, SelectBlocksOp, ListBlocksOp, SelectPrefillOp,
                         DecodeAttentionOp, PrefillAttentionOp, RecallOp, ShadowOp, CalibrationOp,
-                        SwiGluParams, SampleOp>;
+                        SwiGluParams, RouteRowsOp, ExpertProduct, AddExpertsParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {

@@ -21,10 +21,13 @@ struct ModelShape {
   int32_t head_dim = 64;
   int32_t block = 64;
   int32_t max_context = 131072;
+  int32_t experts = 0;  // more than 0: a Qwen3-MoE, with experts in every layer
+  int32_t experts_per_token = 8;
+  int32_t expert_ffn = 768;
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is
-// 0.
+// 0. Experts have the numbers of one of four, since making all would take minutes.
 class RandomModel final : public TensorSource {
  public:
   RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers);
@@ -33,15 +36,20 @@ class RandomModel final : public TensorSource {
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
-  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor and
-  // the embedding, of which it reads one row per token.
+  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
+  // the embedding, of which it reads one row per token, and experts.
   double bytes_per_step() const;
+  // Of one expert of one layer.
+  double expert_bytes() const;
 
  private:
+  std::vector<std::byte> Make(const std::string& name, const TensorInfo& info) const;
+
   uint64_t seed_;
   cpu::Workers& workers_;
   std::string config_json_;
   std::map<std::string, TensorInfo> tensors_;
+  mutable std::map<std::string, std::vector<std::byte>> made_;  // of experts
 };
 
 }  // namespace eta::bench

@@ -100,15 +100,19 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   void SwiGlu(const SwiGluParams& params) override {
     Note([this, params] { ForwardingBackend::SwiGlu(params); });
   }
-  ExpertOps* experts() override { return ForwardingBackend::experts() == nullptr ? nullptr : this; }
+  ExpertOps& experts() override { return *this; }
+  absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
+      std::vector<std::unique_ptr<Matrix>> matrices) override {
+    return ForwardingBackend::experts().Stack(std::move(matrices));
+  }
   void RouteRows(const RouteRowsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->RouteRows(params); });
+    Note([this, params] { ForwardingBackend::experts().RouteRows(params); });
   }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->MultiplyExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().MultiplyExperts(params); });
   }
   void AddExperts(const AddExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->AddExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().AddExperts(params); });
   }
   void Sample(const SampleParams& params) override {
     noted_.ops.emplace_back([this, params] {

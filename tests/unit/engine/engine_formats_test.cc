@@ -380,9 +380,6 @@ class Family : public ::testing::TestWithParam<Shape> {
 TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
   const TinyModel model(GetParam().options);
   EngineOptions options = OptionsFor(model);
-  if (GetParam().options.num_experts > 0 && options.backend.name == "cuda") {
-    GTEST_SKIP() << "no experts on this backend";
-  }
   const auto engine = Start(options);
   options.max_step_tokens = 50;
   options.max_running = 5;
