@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/fused_product.h"
 #include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/packed/unpack_weight.h"
 #include "kernels/cuda/rows/sampling.h"
 
 namespace eta::cuda {
@@ -50,6 +51,7 @@ class Launcher {
   }
 
   void operator()(const EmbedOp& op) {
+    if (op.table.packed()) return EmbedPacked(For(op.out), op.table, op.out);
     Embed(For(op.out), op.table.data, op.table.dtype, op.table.cols, op.out);
   }
   void operator()(const RmsNormOp& op) {
@@ -58,6 +60,7 @@ class Launcher {
     RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out}, rows);
   }
   void operator()(const MatMulOp& op) {
+    if (op.weight.packed()) return LaunchPacked(op);
     machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
   }
   void operator()(const AddBiasParams& params) { AddBias(For(params.x), params); }
@@ -146,6 +149,16 @@ class Launcher {
           reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(*fused->gathers));
     }
     return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
+  }
+
+  void LaunchPacked(const MatMulOp& op) {
+    RowProduct product;
+    product.x = op.x;
+    product.weight = op.weight;
+    product.out = op.out;
+    product.accumulate = op.accumulate;
+    if (RunRowProduct(context_, product)) return;
+    MultiplyUnpacked(context_, machine_.products, op.x, op.weight, op.out, op.accumulate);
   }
 
   // Of SelectBlocksOp and ListBlocksOp.

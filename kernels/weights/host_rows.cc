@@ -38,6 +38,7 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
   static const GgmlLayout eight = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ8_0));
   static const GgmlLayout four = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ4_1));
   if (format == WeightFormat::kNative) return IsPacked(matrix) ? matrix.blocks : nullptr;
+  if (format == WeightFormat::kUnpacked) return nullptr;
   const bool to_four = format == WeightFormat::kInt4 && !matrix.keeps_eight;
   const GgmlLayout* made = to_four ? &four : &eight;
   const bool stays =
@@ -46,8 +47,9 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
 }
 
 float MostWeight(WeightFormat format) {
-  if (format == WeightFormat::kNative) return std::numeric_limits<float>::infinity();
-  return format == WeightFormat::kInt4 ? kMostQ4_1 : kMostQ8_0;
+  if (format == WeightFormat::kInt8) return kMostQ8_0;
+  if (format == WeightFormat::kInt4) return kMostQ4_1;
+  return std::numeric_limits<float>::infinity();
 }
 
 std::optional<int64_t> FirstOverMost(std::span<const std::byte> numbers, DType dtype,

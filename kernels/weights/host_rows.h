@@ -17,7 +17,7 @@ namespace eta {
 const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format);
 
 // The greatest magnitude that every block holds which is made for a format (pack_groups.h);
-// infinity for native.
+// infinity for native and unpacked.
 float MostWeight(WeightFormat format);
 // Index of the first of `numbers`, float32, float16 or bfloat16, that is NaN or of a magnitude over
 // MostWeight(); nullopt if there is none. All of float16 count as within it.
