@@ -34,18 +34,22 @@ struct Options {
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
   int32_t profiles = 0;  // resident ones, drawn per row and step; 0: not measured
+  std::string weights = "native";
+
+  WeightFormat format() const { return ParseWeightFormat(weights).value_or(WeightFormat::kNative); }
 };
 
 // A model, a full cache, and one row per sequence at its last position.
 class DecodeCase {
  public:
   DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
-             std::span<const SequencePlace> places, int32_t num_blocks)
+             std::span<const SequencePlace> places, int32_t num_blocks, WeightFormat weights)
       : backend_(backend), block_size_(content.geometry().block_size), all_rows_(places.size()) {
     int32_t context = 0;
     for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
     model_ = Require(Model::Load(source, backend,
-                                 {.max_rows = static_cast<int32_t>(places.size()),
+                                 {.weights = weights,
+                                  .max_rows = static_cast<int32_t>(places.size()),
                                   .max_context = context,
                                   .block_size = block_size_}));
     const ModelConfig& config = model_->config();
@@ -170,6 +174,17 @@ class DecodeCase {
   double num_tokens() const { return possible_; }
   double num_full_blocks() const { return static_cast<double>(full_blocks_); }
 
+  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor and
+  // the embedding, of which it reads one row per token. int4 keeps the embedding at 8 bits.
+  double WeightBytes(WeightFormat weights) const {
+    const ModelConfig& config = model_->config();
+    const double of_number = weights == WeightFormat::kNative ? 2.0 : 34.0 / 32.0;
+    const double embedding = of_number * config.vocab_size * config.model_dim;
+    const double heads = config.num_query_heads;
+    const double predictor = config.num_layers * heads * (heads * config.head_dim + 1) * 4.0;
+    return static_cast<double>(model_->weight_bytes()) - embedding - predictor;
+  }
+
   // Densities of the last step.
   double UnionDensity() const { return Density(read_); }
   double HeadDensity() const { return Density(attended_); }
@@ -266,11 +281,12 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const int32_t lengths[] = {longest - options.shape.block / 3, longest - 1};
   const std::vector<SequencePlace> places =
       Places(table, blocks_each, options.shape.block, lengths);
-  DecodeCase ours(backend, source, content, places, 2 * blocks_each);
-  DecodeCase theirs(*reference, source, content, places, 2 * blocks_each);
+  DecodeCase ours(backend, source, content, places, 2 * blocks_each, options.format());
+  DecodeCase theirs(*reference, source, content, places, 2 * blocks_each, options.format());
   // 16-bit elements between the layers move logits. They also move a few blocks whose bounds are
-  // next to their thresholds.
+  // next to their thresholds. The reference rounds the activations of packed weights to 8 bits.
   const bool exact = backend.activation_dtype() == DType::kFloat32;
+  const double most = exact ? 1e-3 : options.format() == WeightFormat::kNative ? 2e-2 : 5e-2;
   for (const bool full : {true, false}) {
     for (DecodeCase* one : {&ours, &theirs}) {
       one->SetAdmitAll(full);
@@ -292,7 +308,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
         square += std::pow(static_cast<double>(want[i]), 2);
       }
       const double relative = std::sqrt(error / square);
-      if (!(relative < (exact ? 1e-3 : 2e-2))) {
+      if (!(relative < most)) {
         Fail(absl::StrCat("logits differ from the reference's by ", 100.0 * relative, " %"));
       }
     }
@@ -376,7 +392,8 @@ Json Run(const Options& options) {
   const std::vector<int32_t> table = DealBlocks(most, blocks_each, options.device.seed);
   const std::vector<SequencePlace> places =
       Places(table, blocks_each, geometry.block_size, Lengths(options, most));
-  DecodeCase decode(*backend, source, content, places, most * blocks_each);
+  DecodeCase decode(*backend, source, content, places, most * blocks_each, options.format());
+  const double weight_bytes = decode.WeightBytes(options.format());
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
                      {"width", options.width},
@@ -388,7 +405,8 @@ Json Run(const Options& options) {
                      {"block", options.shape.block},
                      {"kv_dtype", options.shape.kv_dtype},
                      {"index_dtype", options.shape.index_dtype},
-                     {"weight_bytes_per_step", source.bytes_per_step()}};
+                     {"weights", options.weights},
+                     {"weight_bytes_per_step", weight_bytes}};
   report["batches"] = options.batch;
   report["context"] = options.context;
   report["profiles"] = options.profiles;
@@ -397,8 +415,7 @@ Json Run(const Options& options) {
     decode.UseRows(static_cast<size_t>(batch));
     double full = 0.0;
     for (const double density : options.density) {
-      Json row =
-          Measure(*backend, decode, options, batch, density, source.bytes_per_step(), bandwidth);
+      Json row = Measure(*backend, decode, options, batch, density, weight_bytes, bandwidth);
       if (density >= 1.0) full = row["milliseconds"].get<double>();
       if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
       report["rows"].push_back(std::move(row));
@@ -408,10 +425,12 @@ Json Run(const Options& options) {
 }
 
 void Print(const Json& report) {
-  std::printf("%s; read %.3f TB/s; rows of up to %d tokens; checked; prepared in %.1f s\n\n",
-              report["description"].get<std::string>().c_str(),
-              report["read_tb_per_s"].get<double>(), report["context"].get<int>() - 1,
-              report["setup_seconds"].get<double>());
+  std::printf(
+      "%s, %s weights; read %.3f TB/s; rows of up to %d tokens; checked; "
+      "prepared in %.1f s\n\n",
+      report["description"].get<std::string>().c_str(),
+      report["model"]["weights"].get<std::string>().c_str(), report["read_tb_per_s"].get<double>(),
+      report["context"].get<int>() - 1, report["setup_seconds"].get<double>());
   PrintTable(report["rows"], {{"batch", "batch"},
                               {"kind", "kind"},
                               {"union", "union_density", 3},
@@ -465,6 +484,11 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
       ->add_option("--profiles", options->profiles,
                    "Profiles of frozen thresholds, one drawn per row and step; 0: not measured")
       ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  command
+      ->add_option("--weights", options->weights,
+                   "Format of the weights: native is bfloat16, the others are packed at load")
+      ->check(CLI::IsMember({"native", "int8", "int4"}))
       ->capture_default_str();
   command->add_option("--density", options->density, "Union densities; 1 is full attention")
       ->delimiter(',')

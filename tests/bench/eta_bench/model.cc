@@ -78,13 +78,4 @@ absl::StatusOr<std::vector<std::byte>> RandomModel::Read(const std::string& name
   return bytes;
 }
 
-double RandomModel::bytes_per_step() const {
-  double bytes = 0.0;
-  for (const auto& [name, info] : tensors_) {
-    if (name == "model.embed_tokens.weight" || absl::StrContains(name, "tau_proj")) continue;
-    bytes += static_cast<double>(info.bytes());
-  }
-  return bytes;
-}
-
 }  // namespace eta::bench
