@@ -272,6 +272,8 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const std::unique_ptr<Backend> reference = OpenBackend(flags);
   ModelShape shape = Shape(options);
   shape.layers = 1;
+  // The reference packs weights with one thread.
+  if (options.format() != WeightFormat::kNative) shape.ffn = std::min(shape.ffn, 2048);
   const RandomModel source(shape, options.device.seed, workers);
   const int32_t longest = std::min(options.context, 1024);
   const KvContent content(options.shape.geometry(), longest / options.shape.block,
