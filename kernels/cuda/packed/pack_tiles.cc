@@ -4,9 +4,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/weights/float8_scales.h"
 #include "kernels/weights/host_rows.h"
 #include "kernels/weights/integer_groups.h"
 
@@ -167,6 +169,44 @@ class SixteenTile {
   std::vector<float> numbers_;
 };
 
+// Scales of a block of columns stand in the chunks, those of a channel are its unit.
+class Float8Tile {
+ public:
+  explicit Float8Tile(const PackJob& job) : job_(job) {}
+
+  void Pack(int64_t row, int channel, std::byte* chunks, float& unit) {
+    const HostMatrix& matrix = job_.matrix;
+    const Float8Scales& scales = *matrix.float8;
+    const bool by_channel = scales.block_cols >= matrix.cols;
+    unit = by_channel ? scales.At(row, 0, matrix.cols) : 1.0f;
+    const auto* codes = static_cast<const std::byte*>(matrix.data) + row * matrix.cols;
+    for (int64_t k = 0; k < matrix.cols; ++k) {
+      std::byte* chunk = chunks + k / kChunk * ChunkBytes(PackedType::kE4M3);
+      const auto in_chunk = static_cast<int>(k % kChunk);
+      if (in_chunk == 0) {
+        const float scale = by_channel ? 1.0f : scales.At(row, k, matrix.cols);
+        std::memcpy(chunk + ScalesAt(PackedType::kE4M3), &scale, sizeof(scale));
+      }
+      chunk[ByteAt(channel, in_chunk / kGroupNumbers, in_chunk % kGroupNumbers)] = codes[k];
+      // The device knows no NaN of this type.
+      if ((codes[k] & std::byte{0x7F}) == std::byte{0x7F}) {
+        unit = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+
+ private:
+  const PackJob& job_;
+};
+
+// Whether the device has such scales.
+bool FitsTiles(const HostMatrix& matrix) {
+  const Float8Scales& scales = *matrix.float8;
+  if (scales.block_cols >= matrix.cols) return true;
+  return scales.block_cols % kChunk == 0 &&
+         (scales.block_rows % kTileChannels == 0 || scales.block_rows >= matrix.rows);
+}
+
 template <typename Tile>
 void PackTilesAs(const PackJob& job, int64_t first, std::span<std::byte> chunks,
                  std::span<float> units) {
@@ -186,6 +226,9 @@ void PackTilesAs(const PackJob& job, int64_t first, std::span<std::byte> chunks,
 }  // namespace
 
 PackedType PackedTypeOf(const HostMatrix& matrix, WeightFormat format) {
+  if (matrix.float8 != nullptr && format == WeightFormat::kNative) {
+    return FitsTiles(matrix) ? PackedType::kE4M3 : PackedType::kNone;
+  }
   const GgmlLayout* layout = PackedLayout(matrix, format);
   if (layout == nullptr) return PackedType::kNone;
   return FormOf(layout->type).bits == 4 ? PackedType::kInt4 : PackedType::kInt8;
@@ -194,6 +237,7 @@ PackedType PackedTypeOf(const HostMatrix& matrix, WeightFormat format) {
 void PackTiles(const PackJob& job, int64_t first, std::span<std::byte> chunks,
                std::span<float> units) {
   if (job.type == PackedType::kSixteen) return PackTilesAs<SixteenTile>(job, first, chunks, units);
+  if (job.type == PackedType::kE4M3) return PackTilesAs<Float8Tile>(job, first, chunks, units);
   PackTilesAs<IntegerTile>(job, first, chunks, units);
 }
 

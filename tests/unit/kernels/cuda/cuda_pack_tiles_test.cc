@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/packed/pack_tiles.h"
+#include "kernels/quantize.h"
 #include "tests/testing/kernels/kernel_harness.h"
 #include "tests/testing/kernels/random_blocks.h"
 
@@ -27,6 +28,8 @@ class ChunkReader {
     switch (type_) {
       case PackedType::kInt8:
         return Integer8(lane, group, half, i) * Half(1024 + lane / 4 * 8 + group * 4 + half * 2);
+      case PackedType::kE4M3:
+        return Read<float>(1024) * E4M3ToFloat(static_cast<uint8_t>(Byte(lane, group, half, i)));
       case PackedType::kInt4: {
         const size_t at = static_cast<size_t>(512 + lane / 4 * 16 + group * 8 + half * 4);
         const auto word = Read<uint32_t>(static_cast<size_t>(lane * 16 + group * 8 + half * 4));
@@ -48,9 +51,12 @@ class ChunkReader {
   }
   float Half(size_t at) const { return HalfToFloat(Read<uint16_t>(at)); }
   float Integer8(int lane, int group, int half, int i) const {
+    return static_cast<float>(Byte(lane, group, half, i));
+  }
+  int8_t Byte(int lane, int group, int half, int i) const {
     constexpr int kPlace[] = {0, 2, 1, 3};
     const int at = group * 512 + lane * 16 + half * 8 + i / 4 * 4 + kPlace[i % 4];
-    return static_cast<float>(Read<int8_t>(static_cast<size_t>(at)));
+    return Read<int8_t>(static_cast<size_t>(at));
   }
 
   const std::byte* chunk_;
@@ -125,6 +131,27 @@ TEST(PackTiles, KeepNumbers) {
     };
     ExpectNumbers(read(WeightFormat::kNative, PackedType::kSixteen), want, 0.0, "sixteen");
     ExpectNumbers(read(WeightFormat::kInt8, PackedType::kInt8), want, 0.01, "int8");
+  }
+}
+
+TEST(PackTiles, KeepE4M3OfEveryBlockSize) {
+  Random random(63);
+  struct Blocks {
+    int64_t rows, cols;
+    PackedType type;
+  };
+  for (const Blocks& blocks : {Blocks{1, 200, PackedType::kE4M3},
+                               {70, 200, PackedType::kE4M3},
+                               {128, 128, PackedType::kE4M3},
+                               {16, 64, PackedType::kE4M3},
+                               {1, 128, PackedType::kNone},
+                               {128, 32, PackedType::kNone}}) {
+    testing::Float8Matrix matrix(random, 70, 200, blocks.rows, blocks.cols);
+    EXPECT_EQ(PackedTypeOf(matrix.host(), WeightFormat::kNative), blocks.type);
+    if (blocks.type == PackedType::kNone) continue;
+    const HostTensor got =
+        ReadBack({matrix.host(), WeightFormat::kNative, blocks.type, DType::kBFloat16});
+    ExpectNumbers(got, testing::Unpacked(matrix.host()), 0.0, "e4m3");
   }
 }
 

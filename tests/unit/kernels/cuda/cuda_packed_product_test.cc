@@ -118,6 +118,10 @@ class CudaPackedProduct : public ::testing::TestWithParam<DType> {
   SequenceRows sequence_;
 };
 
+int64_t Padded(int64_t count, int64_t to) {
+  return (count + to - 1) / to * to;
+}
+
 // What the nearest form loses of a type, as a share of a row's numbers.
 double LossOf(GgmlType type) {
   switch (type) {
@@ -180,6 +184,26 @@ TEST_P(CudaPackedProduct, MatchesWherePackedAtLoadAndRagged) {
       }
       ExpectEveryCount(*weight, kept, random);
       ASSERT_FALSE(HasFatalFailure()) << Name(format) << ", " << k;
+    }
+  }
+}
+
+TEST_P(CudaPackedProduct, MatchesForE4M3OfChannelsAndOfBlocks) {
+  Random random(60);
+  struct Blocks {
+    int64_t rows, cols;
+  };
+  for (const Blocks& blocks : {Blocks{1, 1 << 20}, Blocks{128, 128}}) {
+    for (const PackedShape& shape : {PackedShape{1, 8}, {40, 200}, {257, 4104}, {3072, 2048}}) {
+      const Float8Matrix matrix(random, shape.n, shape.blocks, blocks.rows, blocks.cols);
+      const auto weight = Pack({&matrix.host(), 1});
+      EXPECT_LT(
+          weight->bytes(),
+          static_cast<size_t>(Padded(shape.n, 16) * (Padded(shape.blocks, 64) * 9 / 8 + 8) + 256));
+      const HostTensor kept = Kept(*weight);
+      EXPECT_EQ(kept.data, Unpacked(matrix.host()).data);
+      ExpectEveryCount(*weight, kept, random);
+      ASSERT_FALSE(HasFatalFailure()) << blocks.rows << " x " << blocks.cols;
     }
   }
 }
