@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/fused_product.h"
 #include "kernels/cuda/host/step_plan.h"
+#include "kernels/cuda/packed/unpack_weight.h"
 #include "kernels/cuda/rows/sampling.h"
 
 namespace eta::cuda {
@@ -55,6 +56,7 @@ class Launcher {
   }
 
   void operator()(const EmbedOp& op) {
+    if (op.table.packed()) return EmbedPacked(For(op.out), op.table, op.out);
     Embed(For(op.out), op.table.data, op.table.dtype, op.table.cols, op.out);
   }
   void operator()(const RmsNormOp& op) {
@@ -66,6 +68,7 @@ class Launcher {
     if (op.weight.dtype == DType::kFloat32 && op.x.dtype != DType::kFloat32) {
       return ExactProduct(For(op.out), op.x, op.weight, op.out);
     }
+    if (op.weight.packed()) return LaunchPacked(op);
     machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
   }
   void operator()(const AddBiasParams& params) { AddBias(For(params.x), params); }
@@ -168,6 +171,15 @@ class Launcher {
     product.choice_is_old = old_choice_ == product.choice;
     MultiplyExperts(context_, product);
     old_choice_ = product.choice;
+  }
+  void LaunchPacked(const MatMulOp& op) {
+    RowProduct product;
+    product.x = op.x;
+    product.weight = op.weight;
+    product.out = op.out;
+    product.accumulate = op.accumulate;
+    if (RunRowProduct(context_, product)) return;
+    MultiplyUnpacked(context_, machine_.products, op.x, op.weight, op.out, op.accumulate);
   }
 
   // Of SelectBlocksOp and ListBlocksOp.

@@ -110,7 +110,7 @@ void WeightLoader::CheckRange(const std::string& name, std::span<const std::byte
                               WeightFormat format) {
   const bool eight = format == WeightFormat::kInt4 && KeepsEight(name);
   const WeightFormat kept = eight ? WeightFormat::kInt8 : format;
-  if (kept == WeightFormat::kNative) return;
+  if (kept != WeightFormat::kInt8 && kept != WeightFormat::kInt4) return;
   const auto over = FirstOverMost(numbers, Info(name).dtype, kept);
   if (!over) return;
   Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold", *over,

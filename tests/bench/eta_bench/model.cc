@@ -110,15 +110,6 @@ std::vector<std::byte> RandomModel::Make(const std::string& name, const TensorIn
   return bytes;
 }
 
-double RandomModel::bytes_per_step() const {
-  double bytes = 0.0;
-  for (const auto& [name, info] : tensors_) {
-    if (name == "model.embed_tokens.weight" || absl::StrContains(name, "tau_proj")) continue;
-    if (SharedName(name).empty()) bytes += static_cast<double>(info.bytes());
-  }
-  return bytes;
-}
-
 double RandomModel::expert_bytes() const {
   double bytes = 0.0;
   for (const auto& [name, info] : tensors_) {

@@ -36,9 +36,6 @@ class RandomModel final : public TensorSource {
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
 
-  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
-  // the embedding, of which it reads one row per token, and experts.
-  double bytes_per_step() const;
   // Of one expert of one layer.
   double expert_bytes() const;
 
