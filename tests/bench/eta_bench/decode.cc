@@ -36,7 +36,9 @@ struct Options {
   int32_t profiles = 0;  // resident ones, drawn per row and step; 0: not measured
   std::string weights = "native";
 
+  // float8 is how the model is stored.
   WeightFormat format() const { return ParseWeightFormat(weights).value_or(WeightFormat::kNative); }
+  bool float8() const { return weights == "float8"; }
 };
 
 // A model, a full cache, and one row per sequence at its last position.
@@ -274,7 +276,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   shape.layers = 1;
   // The reference packs weights with one thread.
   if (options.format() != WeightFormat::kNative) shape.ffn = std::min(shape.ffn, 2048);
-  const RandomModel source(shape, options.device.seed, workers);
+  const RandomModel source(shape, options.device.seed, workers, options.float8());
   const int32_t longest = std::min(options.context, 1024);
   const KvContent content(options.shape.geometry(), longest / options.shape.block,
                           options.device.seed, workers);
@@ -383,7 +385,7 @@ Json Run(const Options& options) {
   report["check_seconds"] = check.seconds();
 
   const Stopwatch setup;
-  const RandomModel source(Shape(options), options.device.seed, workers);
+  const RandomModel source(Shape(options), options.device.seed, workers, options.float8());
   const KvGeometry geometry = options.shape.geometry();
   const KvContent content(
       geometry,
@@ -489,8 +491,9 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command
       ->add_option("--weights", options->weights,
-                   "Format of the weights: native is bfloat16, the others are packed at load")
-      ->check(CLI::IsMember({"native", "int8", "int4"}))
+                   "Format of the weights: native is bfloat16, float8 e4m3 but for embedding and "
+                   "head, the others are packed at load")
+      ->check(CLI::IsMember({"native", "int8", "int4", "float8"}))
       ->capture_default_str();
   command->add_option("--density", options->density, "Union densities; 1 is full attention")
       ->delimiter(',')
