@@ -88,7 +88,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   shape.experts_per_token = std::max(shape.experts, 1);
   // The reference packs weights with one thread.
   if (options.format() != WeightFormat::kNative) shape.ffn = std::min(shape.ffn, 2048);
-  const RandomModel source(shape, options.device.seed, workers);
+  const RandomModel source(shape, options.device.seed, workers, options.float8());
   const int32_t longest = std::min(options.context, 1024);
   const KvContent content(options.shape.geometry(), longest / options.shape.block,
                           options.device.seed, workers);
@@ -206,7 +206,7 @@ Json Run(const Options& options) {
   report["check_seconds"] = check.seconds();
 
   const Stopwatch setup;
-  const RandomModel source(Shape(options), options.device.seed, workers);
+  const RandomModel source(Shape(options), options.device.seed, workers, options.float8());
   const KvGeometry geometry = options.shape.geometry();
   const KvContent content(
       geometry,
