@@ -42,6 +42,7 @@ struct KvLayerView {
   std::byte* records = nullptr;
   const float* index_metric = nullptr;  // C [HKV, d, d], symmetric; null: identity
   const float* index_centre = nullptr;  // mean key [HKV, d]; null: zero
+  int32_t table = 0;                    // which of a sequence's block tables finds its blocks
 
   bool operator==(const KvLayerView&) const = default;
 };
