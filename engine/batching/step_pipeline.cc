@@ -43,7 +43,7 @@ ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double ra
 struct StepPipeline::Member {
   Sequence* sequence;
   SequenceRows rows;
-  int32_t early_blocks = 0;  // allocated when the step was prepared
+  BlockTables::Lengths lengths = {};  // before the step was prepared, if it is
 };
 
 // A row whose logits are wanted.
@@ -112,8 +112,8 @@ void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
   next_->batch.Add(next_->members.back().rows, sequence.tokens());
 }
 
-void StepPipeline::AddAhead(Sequence& sequence, int32_t new_blocks) {
-  next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), new_blocks});
+void StepPipeline::AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths) {
+  next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), lengths});
   next_->batch.AddUnknown(next_->members.back().rows);
 }
 
@@ -140,7 +140,7 @@ void StepPipeline::Forget() {
   next_->batch.Discard();
   // The last block allocated goes back first, so that the pool is what it was.
   for (auto member = next_->members.rbegin(); member != next_->members.rend(); ++member) {
-    pool_.ReleaseLast(std::exchange(member->early_blocks, 0), member->sequence->blocks);
+    member->sequence->blocks.ShrinkTo(pool_, member->lengths);
   }
 }
 
@@ -195,7 +195,7 @@ void StepPipeline::ChooseShadow(Step& step) {
   step.shadow_work = {};
   candidates_.clear();
   for (size_t member = 0; member < step.members.size(); ++member) {
-    const auto& [sequence, rows, early_blocks] = step.members[member];
+    const auto& [sequence, rows, lengths] = step.members[member];
     for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
       const int32_t position = rows.position + i;
       if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
@@ -327,6 +327,8 @@ std::optional<absl::Status> StepPipeline::Accept(Step& step, const Member& membe
   if (!finite) prompt_logprobs.clear();
   sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
   if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
+  // A prepared step begins with the next row: it sees nothing before that row's window either.
+  sequence.blocks.ReleaseBehind(pool_, sequence.num_computed);
   if (!is_next(/*of_prompt=*/false)) {
     if (!finite) return NonFinite();
     if (!sequence.DrawsAfter(member.rows)) return std::nullopt;
@@ -356,10 +358,8 @@ void StepPipeline::Publish(const Sequence& sequence, const SequenceRows& rows) {
   const size_t block_tokens = static_cast<size_t>(block_size_);
   const size_t end =
       std::min(static_cast<size_t>(sequence.num_computed) / block_tokens, keys.size());
-  for (size_t i = static_cast<size_t>(rows.position) / block_tokens; i < end; ++i) {
-    pool_.Publish(sequence.blocks[i], keys[i], i > 0 ? &keys[i - 1] : nullptr,
-                  sequence.tokens().subspan(i * block_tokens, block_tokens));
-  }
+  const size_t begin = static_cast<size_t>(rows.position) / block_tokens;
+  sequence.blocks.Publish(pool_, keys, begin, end, sequence.tokens());
 }
 
 void StepPipeline::Retire(std::unique_ptr<Sequence> sequence, absl::Status status) {

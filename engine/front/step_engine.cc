@@ -106,10 +106,10 @@ StepEngine::~StepEngine() {
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   RETURN_IF_ERROR(CheckOptions(options_));
   // A cache that the backend does not have is refused before the weights are read.
-  ASSIGN_OR_RETURN(const auto of_model, ParseModelConfig(checkpoint.config_json()));
+  ASSIGN_OR_RETURN(auto of_model, ParseModelConfig(checkpoint.config_json()));
+  of_model = ForContext(std::move(of_model), options_.limits.max_context);
   ModelConfig config = of_model;
   config.index = options_.index.value_or(config.index);
-  options_.limits.max_context = ContextLimit(config, options_.limits.max_context);
   RETURN_IF_ERROR(
       backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype)).status());
   auto model =

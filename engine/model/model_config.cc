@@ -211,6 +211,14 @@ void ModelConfig::SetAttentionDefaults() {
   temper_special = false;
 }
 
+ModelConfig ForContext(ModelConfig config, int32_t max_context) {
+  for (LayerKind& layer : config.layers) {
+    if (layer.window >= max_context) layer.window = 0;
+  }
+  config.layers = Canonical(std::move(config.layers));
+  return config;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   RETURN_IF_ERROR(CheckJson("config.json", text, kConfigLimits));
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);
