@@ -31,7 +31,7 @@ absl::Status Barred(const Request& request) {
 }
 
 ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double rate) {
-  return {.num_layers = model.config().num_layers,
+  return {.layers = model.config().full_layers(),
           .rate = rate,
           .key_bytes = KvTokenBytes(cache.geometry()) * cache.geometry().num_kv_heads,
           .step_bytes = static_cast<int64_t>(model.row_bytes())};
@@ -95,6 +95,7 @@ StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
       block_size_(cache.geometry().block_size),
       pool_(pool),
       observer_(observer),
+      full_layers_(model.config().full_layers()),
       sampler_(CostsOf(model, cache, options.shadow_rate)),
       current_(std::make_unique<Step>(model, cache)),
       next_(std::make_unique<Step>(model, cache)) {}
@@ -206,8 +207,9 @@ void StepPipeline::ChooseShadow(Step& step) {
       }
       const int32_t of_answer = position - sequence->prompt_len();
       if (!GuardedRows::Measures(of_answer)) continue;
-      for (const int32_t layer : GuardedRows::Layers(of_answer, step.batch.config().num_layers)) {
-        row.layer = layer;
+      const auto full = static_cast<int32_t>(full_layers_.size());
+      for (const int32_t layer : GuardedRows::Layers(of_answer, full)) {
+        row.layer = full_layers_[static_cast<size_t>(layer)];
         step.shadow.Add(row);
       }
     }

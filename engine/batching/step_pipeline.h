@@ -125,6 +125,7 @@ class StepPipeline {
   const int32_t block_size_;
   BlockPool& pool_;
   Observer* const observer_;
+  const std::vector<int32_t> full_layers_;
   ShadowSampler sampler_;
   MaskCrew masks_;
   std::unique_ptr<Step> current_;

@@ -98,6 +98,7 @@ struct ModelConfig {
     const auto windows = std::ranges::count_if(layers, [](LayerKind l) { return l.window > 0; });
     return num_layers - static_cast<int32_t>(windows);
   }
+  std::vector<int32_t> full_layers() const;  // ascending
   bool HasExperts(int32_t layer) const {
     return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)];
   }

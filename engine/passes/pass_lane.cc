@@ -191,7 +191,7 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
 // Rows that read all keys keep all mass, and are not measured.
 void PassLane::ChooseShadow(std::span<const Member> members) {
   shadow_.Clear();
-  for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+  for (const int32_t layer : batch_.config().full_layers()) {
     for (const Member& member : members) {
       if (!member.run->WantShadow(member.rows)) continue;
       for (int32_t i = 0; i < member.rows.num_rows; ++i) {
@@ -206,7 +206,7 @@ void PassLane::ChooseShadow(std::span<const Member> members) {
 
 void PassLane::AddShadow(const Member& member) {
   for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-    for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+    for (const int32_t layer : batch_.config().full_layers()) {
       const ShadowRow* const measured = shadow_.Find(layer, member.rows.row_begin + i);
       member.run->AddShadow(measured ? measured->mass : 1.0f, measured ? measured->error : 0.0f);
     }

@@ -23,7 +23,7 @@ PassRun::PassRun(PassRunOptions options, const ModelConfig& config)
   outcome_.logits.resize(pass().logit_rows.size() * vocab_size_);
   if (pass().shadow) {
     const size_t row_layers = (pass().tokens.size() - static_cast<size_t>(pass().decode_from)) *
-                              static_cast<size_t>(config.num_layers);
+                              static_cast<size_t>(config.num_full_layers());
     outcome_.mass.reserve(row_layers);
     outcome_.error.reserve(row_layers);
   }

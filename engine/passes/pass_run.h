@@ -67,7 +67,7 @@ class PassRun {
   void Count(const AttentionSums& sums) { outcome_.attention.Add(sums); }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
   void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
-  // Of the next decode row, layer by layer.
+  // Of the next decode row, one full layer after the other.
   void AddShadow(float mass, float error);
   // [L, HQ] each.
   void AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted);

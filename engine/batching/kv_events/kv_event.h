@@ -21,6 +21,11 @@ struct KvGroup {
   bool operator==(const KvGroup&) const = default;
 };
 
+// As vLLM and its routers call it.
+constexpr const char* SpecKind(const KvGroup& group) {
+  return group.window > 0 ? "sliding_window" : "full_attention";
+}
+
 struct KvBlock {
   int64_t hash = 0;
   std::optional<int64_t> parent;  // the block before it; absent: it begins a prompt
