@@ -77,6 +77,12 @@ inline bool IsSparsePrefill(const SequenceRows& sequence) {
          !sequence.attention.admit_all && !sequence.calibrate;
 }
 
+// The first key that a row at `position` attends to in a layer with a window of `window` keys; 0:
+// no window.
+constexpr int32_t WindowBegin(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
 struct BatchView {
   std::span<const int32_t> tokens;          // [R]
   std::span<const SequenceRows> sequences;  // [S], row ranges ascending, disjoint, covering [0, R)

@@ -129,7 +129,8 @@ struct AttentionParams {
   // not null if a row is of sparse prefill.
   PrefillSelection prefill{};
   // W: the row at position t attends to keys max(0, t - W + 1) .. t alone, to all of them and
-  // without a gate, and `selection`, `prefill` and `thresholds` are not read. 0: no window.
+  // without a gate, and `selection`, `prefill` and `thresholds` are not read, nor a sequence's
+  // AttentionOptions. 0: no window.
   int32_t window = 0;
 
   bool operator==(const AttentionParams&) const = default;
