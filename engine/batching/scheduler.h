@@ -55,13 +55,13 @@ struct RunningSequence {
   int32_t num_tokens = 0;           // prompt and answer so far
   int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
   std::span<const int32_t> blocks;  // held for the first group of layers; below 0: released
+  bool paused = false;              // it has no slot: its reader is slow, or was
+  int32_t tenant = 0;               // index into tenants
+  int64_t kv_tokens = 0;            // of its prompt and the longest answer
+  bool yields = false;              // paused for so long that a waiting request may have its blocks
+  bool replays = false;             // the tokens to compute are all of its answer
   std::span<const std::vector<int32_t>> more_blocks = {};  // likewise for the others
   int32_t window_blocks = 0;                               // of a window, held or released
-  bool paused = false;    // it has no slot: its reader is slow, or was
-  int32_t tenant = 0;     // index into tenants
-  int64_t kv_tokens = 0;  // of its prompt and the longest answer
-  bool yields = false;    // paused for so long that a waiting request may have its blocks
-  bool replays = false;   // the tokens to compute are all of its answer
 };
 
 struct WaitingSequence {

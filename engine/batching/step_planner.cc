@@ -57,13 +57,13 @@ RunningSequence StepPlanner::Describe(const Sequence& sequence, int32_t ahead,
           .num_tokens = sequence.num_tokens() + more,
           .num_computed = sequence.num_computed + more,
           .blocks = sequence.blocks.tables().front(),
-          .more_blocks = sequence.blocks.tables().subspan(1),
-          .window_blocks = sequence.blocks.lengths().window,
           .paused = paused,
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),
           .yields = paused && now - *sequence.paused_since >= kPatience,
-          .replays = sequence.prompt_left() == 0};
+          .replays = sequence.prompt_left() == 0,
+          .more_blocks = sequence.blocks.tables().subspan(1),
+          .window_blocks = sequence.blocks.lengths().window};
 }
 
 WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {
