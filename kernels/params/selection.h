@@ -128,6 +128,10 @@ struct AttentionParams {
   // Prefill only: the output of the last SelectPrefillBlocks, same rows. REQUIRES: `admitted` is
   // not null if a row is of sparse prefill.
   PrefillSelection prefill{};
+  // W: the row at position t attends to keys max(0, t - W + 1) .. t alone, to all of them and
+  // without a gate, and `selection`, `prefill` and `thresholds` are not read, nor a sequence's
+  // AttentionOptions. 0: no window.
+  int32_t window = 0;
 
   bool operator==(const AttentionParams&) const = default;
 };

@@ -47,7 +47,7 @@ std::vector<float> Bounds(const ScreenParams& params, const KvPages& pages, cons
   const std::span query(q, static_cast<size_t>(params.geometry.head_dim));
   std::vector<float> bounds;
   for (int32_t j = 0; j < row.num_full_blocks(params.geometry.block_size); ++j) {
-    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    const Record record = pages.RecordOf(pages.Block(row.sequence, j), kv_head);
     bounds.push_back(BoundOf(record.View(params.geometry), query, params.softmax_scale).At(z));
   }
   return bounds;

@@ -31,7 +31,7 @@ EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head
   EstimatedMass mass;
   float row_mass = kEmpty;
   for (int32_t j = 0; j < n; ++j) {
-    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    const Record record = pages.RecordOf(pages.Block(row.sequence, j), kv_head);
     const RecordScores scores =
         ScoresOf(record.View(geometry), {q, static_cast<size_t>(geometry.head_dim)}, softmax_scale);
     mass.blocks.push_back(BlockMass<float>(scores, others));

@@ -59,9 +59,9 @@ class KvPages {
 
   const KvGeometry& geometry() const { return geometry_; }
 
-  // The physical block of a block ordinal; and the slot of a position in the pool: block * b +
-  // offset.
-  static int32_t Block(const SequenceRows& sequence, int64_t ordinal);
+  // The physical block of a block ordinal, by the layer's table; and the slot of a position in the
+  // pool: block * b + offset.
+  int32_t Block(const SequenceRows& sequence, int64_t ordinal) const;
   int64_t Slot(const SequenceRows& sequence, int32_t position) const;
 
   float Key(int64_t slot, int32_t kv_head, int32_t i) const;
@@ -128,6 +128,9 @@ void ConfirmReads(const AttentionParams& params, const Row& row);
 // is zero.
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
             std::span<const int32_t> positions, bool floor, float* out);
+
+// The positions of the row's window.
+std::vector<int32_t> WindowPositions(const Row& row, int32_t window);
 
 // The positions that query head `query_head` of a decode row attends to: its blocks and the tail.
 std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,

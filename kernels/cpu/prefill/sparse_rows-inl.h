@@ -169,9 +169,7 @@ class SparseRows {
     for (; at < num_keys; ++at) AddValue(tile, at);
   }
 
-  int32_t Block(int32_t ordinal) const {
-    return task_->tile.sequence->block_table[static_cast<size_t>(ordinal)];
-  }
+  int32_t Block(int32_t ordinal) const { return task_->table()[static_cast<size_t>(ordinal)]; }
 
   void AddValue(const KvTile& tile, int32_t position) {
     switch (task_->params.geometry.dtype) {

@@ -124,7 +124,7 @@ class Estimate {
   template <class Elements>
   void ScoreBlock(int32_t ordinal, int32_t keys) const {
     const Floats df;
-    const int32_t block = group_.sequence->block_table[static_cast<size_t>(ordinal)];
+    const int32_t block = group_.sequence->table(params_.kv.table)[static_cast<size_t>(ordinal)];
     const auto* from = reinterpret_cast<const typename Elements::Stored*>(
         tile_.K(params_.kv, block, group_.kv_head));
     const auto valid = static_cast<size_t>(keys);

@@ -139,7 +139,7 @@ class TileScreen : TileQueries {
     const Panel panel = PanelAt(first);
     if (count < kPanelStep) std::fill_n(panel.vectors, panel_floats(), 0.0f);
     for (int32_t r = 0; r < count; ++r) {
-      const int32_t block = tile_.sequence->block_table[static_cast<size_t>(first + r)];
+      const int32_t block = tile_.sequence->table(params_.kv.table)[static_cast<size_t>(first + r)];
       LoadRecord<kOutlier>(layout_, layout_.Record(params_.kv, block, tile_.kv_head),
                            static_cast<size_t>(r), panel);
     }

@@ -102,4 +102,26 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
   }
 }
 
+void AddWindow(uint64_t seed, AttentionCase& made) {
+  Random random(seed + 0x31d07);
+  const int32_t b = made.geometry.block_size;
+  switch (Uniform(random, 0, 5)) {
+    case 0:  // the row itself and little else
+      made.window = static_cast<int32_t>(Uniform(random, 1, 3));
+      break;
+    case 1:  // around a block
+      made.window = static_cast<int32_t>(std::max<int64_t>(1, b + Uniform(random, -1, 1)));
+      break;
+    case 2:
+      made.window = 2 * b;
+      break;
+    case 3:  // the whole context, and more
+      made.window = Pick(random, {5000, 0x7FFFFFFF});
+      break;
+    default:
+      made.window = static_cast<int32_t>(Uniform(random, 1, 200));
+  }
+  made.table = static_cast<int32_t>(Uniform(random, 0, 2));
+}
+
 }  // namespace eta::testing
