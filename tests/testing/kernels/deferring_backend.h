@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,7 +128,8 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   struct Running {
     std::vector<int32_t> tokens;
     std::vector<SequenceRows> sequences;
-    std::vector<std::vector<int32_t>> block_tables;
+    std::vector<std::vector<int32_t>> block_tables;  // of all sequences, all tables of each
+    std::vector<std::vector<std::span<const int32_t>>> more_tables;
     std::vector<Op> ops;
   };
   struct Draw {
@@ -180,10 +182,19 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
     running_ = {{batch.tokens.begin(), batch.tokens.end()},
                 {batch.sequences.begin(), batch.sequences.end()},
                 {},
+                {},
                 {}};
+    const auto copied = [this](std::span<const int32_t> table) {
+      return std::span<const int32_t>(
+          running_.block_tables.emplace_back(table.begin(), table.end()));
+    };
     for (SequenceRows& sequence : running_.sequences) {
-      running_.block_tables.emplace_back(sequence.block_table.begin(), sequence.block_table.end());
-      sequence.block_table = running_.block_tables.back();
+      sequence.block_table = copied(sequence.block_table);
+      std::vector<std::span<const int32_t>>& more = running_.more_tables.emplace_back();
+      for (const std::span<const int32_t> table : sequence.more_tables) {
+        more.push_back(copied(table));
+      }
+      sequence.more_tables = more;
     }
   }
   void Run() {
