@@ -62,7 +62,8 @@ struct ShadowParams;
 struct CalibrationParams;
 struct SampleParams;
 
-struct GgmlLayout;  // kernels/weights/ggml_type.h
+struct GgmlLayout;    // kernels/weights/ggml_type.h
+struct Float8Scales;  // kernels/weights/float8_scales.h
 
 // Memory of a backend, freed on destruction. It is aligned for any op; its contents are undefined.
 class Buffer {
@@ -108,6 +109,8 @@ struct HostMatrix {
   const GgmlLayout* blocks = nullptr;  // set: each row is a whole number of such blocks
   bool keeps_eight = false;            // under int4 it is kept as under int8
   bool exact = false;                  // kept as it is where others are rounded: a router
+  // Set: `data` is e4m3, a byte each, with these scales. dtype is float32 then, blocks null.
+  const Float8Scales* float8 = nullptr;
 };
 
 // The record of one full block and KV head, unpacked: for tests, inspection and evaluation.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/params/sampling.h"
+#include "kernels/weights/float8_scales.h"
 #include "kernels/weights/ggml_type.h"
 
 namespace eta {
@@ -27,6 +28,11 @@ absl::Status CheckParts(std::span<const HostMatrix> parts) {
     }
     if (!IsFloat(part.dtype)) {
       return absl::InvalidArgumentError("parts: dtype is not float32, float16 or bfloat16");
+    }
+    if (part.float8 != nullptr &&
+        (part.dtype != DType::kFloat32 || part.blocks != nullptr || part.float8->data == nullptr ||
+         part.float8->block_rows < 1 || part.float8->block_cols < 1)) {
+      return absl::InvalidArgumentError("parts: e4m3 needs scales, and dtype float32");
     }
     if (part.blocks == nullptr) continue;
     if (part.dtype != part.blocks->unpacked) {

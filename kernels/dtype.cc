@@ -47,7 +47,8 @@ std::optional<DType> ParseDType(std::string_view name) {
 }
 
 std::optional<WeightFormat> ParseWeightFormat(std::string_view name) {
-  for (const auto format : {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const auto format :
+       {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kUnpacked}) {
     if (Name(format) == name) return format;
   }
   return std::nullopt;

@@ -21,17 +21,20 @@ enum class DType : uint8_t {
 };
 
 // How a weight matrix is kept. kNative: as in the checkpoint, in float32, float16, bfloat16 or
-// blocks of 4 to 8 bits; on cuda in the type of products. kInt8, kInt4: in blocks of so many bits,
-// made at load of what has more (eta-semantics.md, "Packed weights").
-enum class WeightFormat : uint8_t { kNative, kInt8, kInt4 };
+// blocks of 4 to 8 bits; on cuda numbers in the type of products, blocks in the nearest form that
+// its kernels have. kInt8, kInt4: in blocks of so many bits, made at load of what has more
+// (eta-semantics.md, "Packed weights"). kUnpacked: blocks too become numbers.
+enum class WeightFormat : uint8_t { kNative, kInt8, kInt4, kUnpacked };
 
-// "native", "int8" or "int4", as flags and answers have them.
+// "native", "int8", "int4" or "unpacked", as flags and answers have them.
 constexpr std::string_view Name(WeightFormat format) {
   switch (format) {
     case WeightFormat::kInt8:
       return "int8";
     case WeightFormat::kInt4:
       return "int4";
+    case WeightFormat::kUnpacked:
+      return "unpacked";
     default:
       return "native";
   }

@@ -29,7 +29,8 @@ constexpr std::array<DType, 4> kKvDtypes = {DType::kFloat16, DType::kBFloat16, D
 constexpr std::array<std::string_view, 4> kKvDtypeNames = {"float16", "bfloat16", "float32",
                                                            "float8_e4m3"};
 constexpr std::array<std::string_view, 3> kWeights = {
-    Name(WeightFormat::kNative), Name(WeightFormat::kInt8), Name(WeightFormat::kInt4)};
+    Name(WeightFormat::kNative), Name(WeightFormat::kInt8), Name(WeightFormat::kInt4),
+    Name(WeightFormat::kUnpacked)};
 constexpr std::array<std::string_view, 6> kTargets = {
     "match_dynamic",           "head_density",          "union_density",
     "max_perplexity_increase", "dynamic_union_density", "retained_mass"};

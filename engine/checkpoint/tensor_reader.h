@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,10 +15,20 @@
 
 namespace eta {
 
+// Scales of a tensor in e4m3 (kernels/weights/float8_scales.h).
+struct StoredScales {
+  std::vector<float> scales;
+  int64_t block_rows = 1;
+  int64_t block_cols = 1;
+
+  bool operator==(const StoredScales&) const = default;
+};
+
 // A tensor as its file keeps it.
 struct StoredTensor {
-  std::vector<std::byte> bytes;      // row-major, little-endian
-  std::optional<GgmlLayout> blocks;  // set: rows of quantised blocks
+  std::vector<std::byte> bytes;        // row-major, little-endian
+  std::optional<GgmlLayout> blocks;    // set: rows of quantised blocks
+  std::optional<StoredScales> float8;  // set: bytes are e4m3
 };
 
 // Const methods are thread-safe.
@@ -33,7 +44,7 @@ class TensorReader {
   virtual absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const {
     auto bytes = Read(name);
     if (!bytes.ok()) return bytes.status();
-    return StoredTensor{*std::move(bytes), std::nullopt};
+    return StoredTensor{*std::move(bytes), std::nullopt, std::nullopt};
   }
 
  protected:

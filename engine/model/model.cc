@@ -78,6 +78,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, B
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(source.config_json()));
   RETURN_IF_ERROR(ValidateTensors(config, source.tensors()));
   config.index = options.index.value_or(config.index);
+  config = ForContext(std::move(config), options.max_context);
   auto model = std::unique_ptr<Model>(new Model(std::move(config), backend, options));
   RETURN_IF_ERROR(model->LoadWeights(source, options.allow_nonfinite_weights, options.weights));
   if (source.index_metric() != nullptr) {
@@ -117,7 +118,7 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
       load.Floats({attention + "q_norm.weight"}, layer.query_norm);
       load.Floats({attention + "k_norm.weight"}, layer.key_norm);
     }
-    if (config_.has_predictor) {
+    if (config_.has_predictor && config_.IsFull(i)) {
       load.Floats({attention + "tau_proj.weight"}, layer.threshold_weight);
       load.Floats({attention + "tau_proj.bias"}, layer.threshold_bias);
     }
@@ -329,6 +330,8 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   }
   if (c.layer(layer_idx).rotates) backend_.Rope({q, k, c.head_dim, c.rope_scaling});
   backend_.AppendKv({k, v, cache.geometry(), kv});
+  if (!c.IsFull(layer_idx))
+    return AttendInWindow(layer_idx, q, cache.geometry(), batch, kv, outputs);
   backend_.PredictThresholds(
       {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,
        layer.threshold_bias ? layer.threshold_bias->as<float>() : nullptr, thresholds});
@@ -379,6 +382,35 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
                       static_cast<size_t>(batch.num_rows()) *
                           static_cast<size_t>(c.num_query_heads) * sizeof(float));
   }
+}
+
+// No threshold, selection or measurement is of such a layer: it counts nothing.
+void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeometry& geometry,
+                           const BatchView& batch, const KvLayerView& kv,
+                           const ForwardOutputs& outputs) {
+  const ModelConfig& c = config_;
+  const AttentionParams attention = {.q = q,
+                                     .thresholds = {},
+                                     .num_query_heads = c.num_query_heads,
+                                     .geometry = geometry,
+                                     .kv = kv,
+                                     .softmax_scale = softmax_scale_,
+                                     .gate = Gate::kNone,
+                                     .beta = c.beta,
+                                     .selection = {},
+                                     .out = workspace_->attended.Rows(0, q.rows),
+                                     .window = c.layer(layer_idx).window};
+  backend_.DecodeAttention(attention);
+  backend_.PrefillAttention(attention);
+  const auto zero = [&](auto* out, int32_t heads) {
+    if (out == nullptr) return;
+    const int64_t size = int64_t{batch.num_rows()} * heads;
+    std::fill_n(out + layer_idx * size, size, 0);
+  };
+  zero(outputs.tokens_attended, c.num_query_heads);
+  zero(outputs.tokens_read, c.num_kv_heads);
+  zero(outputs.values_read, c.num_kv_heads);
+  zero(outputs.thresholds, c.num_query_heads);
 }
 
 void Model::FeedForward(const Layer& layer, int64_t rows) {

@@ -19,6 +19,8 @@
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/cuda/index/unpack_record.h"
+#include "kernels/cuda/packed/pack_matrix.h"
+#include "kernels/cuda/packed/unpack_weight.h"
 #include "kernels/cuda/prefill/admitted_tiles.h"
 #include "kernels/cuda/prefill/prefill_widen.h"
 #include "kernels/cuda/program.h"
@@ -150,8 +152,11 @@ class CudaBackend final : public Backend, public ExpertOps {
                                                WeightFormat format) override {
     const absl::Status fits = CheckParts(parts);
     if (!fits.ok()) return fits;
-    if (format != WeightFormat::kNative) {
-      return absl::InvalidArgumentError("weights: the cuda backend takes native");
+    if (KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
+    if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights: ", std::string(Name(format)),
+                       " on cuda needs products in bfloat16 or float16 (--compute)"));
     }
     int64_t rows = 0;
     for (const HostMatrix& part : parts) {
@@ -219,7 +224,7 @@ class CudaBackend final : public Backend, public ExpertOps {
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
   }
 
@@ -312,7 +317,9 @@ class CudaBackend final : public Backend, public ExpertOps {
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
   void DecodeAttention(const AttentionParams& params) override {
     if (step_.decode_rows.empty()) return;
-    DecodeAttentionOp op = {params, step_.confirms, step_.even};
+    const bool windowed = params.window > 0;
+    const bool even = step_.even || (windowed && params.window <= kShortKeys);
+    DecodeAttentionOp op = {params, step_.confirms && !windowed, even};
     op.params.values_read = nullptr;
     Add(op);
   }
@@ -461,6 +468,20 @@ class CudaBackend final : public Backend, public ExpertOps {
     device_->Check(cudaStreamSynchronize(device_->stream()), what);
   }
 
+  // Also takes the memory that products of many rows unpack into: it is not there later.
+  absl::StatusOr<std::unique_ptr<Matrix>> PackWeights(std::span<const HostMatrix> parts,
+                                                      WeightFormat format) {
+    auto matrix = PackMatrix(*this, parts, format, compute_);
+    if (!matrix.ok()) return matrix.status();
+    scratch_.Get(Scratch::Use::kUnpacked, UnpackedBytes((*matrix)->weight()));
+    if (!ok()) return NoMemoryOrLost();
+    return std::unique_ptr<Matrix>(*std::move(matrix));
+  }
+  absl::Status NoMemoryOrLost() {
+    absl::Status shortage = device_->TakeShortage();
+    return ok() ? shortage : device_->status();
+  }
+
   // In pieces, so that the host holds no second copy of the matrix.
   void UploadConverted(const HostMatrix& part, DType dtype, std::byte* to) {
     constexpr size_t kPieceBytes = size_t{4} << 20;
@@ -528,7 +549,7 @@ class CudaBackend final : public Backend, public ExpertOps {
 
   // Forgets the recorded ops.
   void ClearProgram() {
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
     targets_.clear();
   }

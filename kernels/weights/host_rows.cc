@@ -1,11 +1,14 @@
 #include "kernels/weights/host_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "kernels/quantize.h"
+#include "kernels/weights/float8_scales.h"
 #include "kernels/weights/integer_groups.h"
 #include "kernels/weights/pack_groups.h"
 
@@ -19,6 +22,18 @@ bool IsPacked(const HostMatrix& matrix) {
 std::span<const std::byte> StoredBlocks(const HostMatrix& matrix, int64_t row) {
   const size_t bytes = BlockRowBytes(*matrix.blocks, matrix.cols);
   return {static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(row) * bytes, bytes};
+}
+
+void ReadFloat8(const HostMatrix& matrix, int64_t row, std::span<float> out) {
+  static const auto numbers = [] {
+    std::array<float, 256> all;
+    for (size_t i = 0; i < all.size(); ++i) all[i] = E4M3ToFloat(static_cast<uint8_t>(i));
+    return all;
+  }();
+  const auto* codes = static_cast<const uint8_t*>(matrix.data) + row * matrix.cols;
+  for (int64_t k = 0; k < matrix.cols; ++k) {
+    out[static_cast<size_t>(k)] = matrix.float8->At(row, k, matrix.cols) * numbers[codes[k]];
+  }
 }
 
 // Magnitudes are ordered as their bits are. `sign`: its bit.
@@ -38,6 +53,7 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
   static const GgmlLayout eight = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ8_0));
   static const GgmlLayout four = *FindGgmlLayout(static_cast<uint32_t>(GgmlType::kQ4_1));
   if (format == WeightFormat::kNative) return IsPacked(matrix) ? matrix.blocks : nullptr;
+  if (format == WeightFormat::kUnpacked) return nullptr;
   const bool to_four = format == WeightFormat::kInt4 && !matrix.keeps_eight;
   const GgmlLayout* made = to_four ? &four : &eight;
   const bool stays =
@@ -46,8 +62,9 @@ const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format) {
 }
 
 float MostWeight(WeightFormat format) {
-  if (format == WeightFormat::kNative) return std::numeric_limits<float>::infinity();
-  return format == WeightFormat::kInt4 ? kMostQ4_1 : kMostQ8_0;
+  if (format == WeightFormat::kInt8) return kMostQ8_0;
+  if (format == WeightFormat::kInt4) return kMostQ4_1;
+  return std::numeric_limits<float>::infinity();
 }
 
 std::optional<int64_t> FirstOverMost(std::span<const std::byte> numbers, DType dtype,
@@ -69,6 +86,7 @@ void ReadFloats(const HostMatrix& matrix, int64_t row, std::span<float> out) {
     UnpackBlocks(*matrix.blocks, StoredBlocks(matrix, row), std::as_writable_bytes(out));
     return;
   }
+  if (matrix.float8 != nullptr) return ReadFloat8(matrix, row, out);
   for (int64_t k = 0; k < matrix.cols; ++k) {
     out[static_cast<size_t>(k)] = LoadElement(matrix.dtype, matrix.data, row * matrix.cols + k);
   }

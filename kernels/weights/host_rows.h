@@ -17,7 +17,7 @@ namespace eta {
 const GgmlLayout* PackedLayout(const HostMatrix& matrix, WeightFormat format);
 
 // The greatest magnitude that every block holds which is made for a format (pack_groups.h);
-// infinity for native.
+// infinity for native and unpacked.
 float MostWeight(WeightFormat format);
 // Index of the first of `numbers`, float32, float16 or bfloat16, that is NaN or of a magnitude over
 // MostWeight(); nullopt if there is none. All of float16 count as within it.
@@ -27,7 +27,7 @@ std::optional<int64_t> FirstOverMost(std::span<const std::byte> numbers, DType d
 // Bytes of a row of `cols` numbers. Its last block may be longer than what is left of the row.
 size_t BlockRowBytes(const GgmlLayout& layout, int64_t cols);
 
-// Writes row `row` as float32 [cols], blocks by UnpackBlocks.
+// Writes row `row` as float32 [cols], blocks by UnpackBlocks, e4m3 as its scale times its number.
 void ReadFloats(const HostMatrix& matrix, int64_t row, std::span<float> out);
 
 // Writes row `row` as blocks of `layout`, which is of PackedLayout() for some format:

@@ -84,14 +84,16 @@ void AddComputeFlags(CLI::App& app, EngineOptions& options) {
   AddChoice<WeightFormat>(app, "--weights", options.weights,
                           {{"native", WeightFormat::kNative},
                            {"int8", WeightFormat::kInt8},
-                           {"int4", WeightFormat::kInt4}},
+                           {"int4", WeightFormat::kInt4},
+                           {"unpacked", WeightFormat::kUnpacked}},
                           "native",
                           "Number format of the weights in memory. native is the model's own: "
                           "float32, float16, bfloat16, or the blocks of 4 to 8 bits of a GGUF "
-                          "file; on a GPU --compute's. int8 and int4 make blocks at load of what "
-                          "has more bits: about 1.06 and 0.63 bytes a weight, at a loss of "
-                          "precision, small with int8. int4 keeps embedding, head, key, value and "
-                          "down projections at 8 bits. They are not for GPUs");
+                          "file; on a GPU --compute's, and of blocks 4 or 8 bits. int8 and int4 "
+                          "make blocks at load of what has more bits: about 1.06 and 0.63 bytes a "
+                          "weight, at a loss of precision, small with int8. int4 keeps embedding, "
+                          "head, key, value and down projections at 8 bits. unpacked makes "
+                          "numbers of blocks: float32, on a GPU --compute's");
 }
 
 void AddCacheFlags(CLI::App& app, EngineOptions& options) {
@@ -170,8 +172,8 @@ void AddFormatFlags(CLI::App& app, FormatOptions& options, FormatHelperOptions& 
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {
   AddCount(app, "--max_context", limits.max_context,
            "Largest number of tokens of a request, prompt and answer together. Past the trained "
-           "length the rotary embedding is scaled, in steps. A model's sliding window is a limit "
-           "too, whatever this says");
+           "length the rotary embedding is scaled, in steps. A model's windows count where they "
+           "are shorter");
   AddCount(app, "--max_output_tokens", limits.max_output_tokens,
            "Largest number of tokens of an answer: the largest max_tokens of a request");
   AddBytes(app, "--max_prompt_bytes", limits.max_prompt_bytes,

@@ -1,14 +1,18 @@
 #include "engine/model/weights/weight_loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
+#include "kernels/quantize.h"
 #include "kernels/weights/block_scales.h"
+#include "kernels/weights/float8_scales.h"
 #include "kernels/weights/host_rows.h"
 
 namespace eta {
@@ -20,6 +24,10 @@ bool KeepsEight(std::string_view name) {
                                         "v_proj.weight", "down_proj.weight"};
   return std::any_of(std::begin(kKept), std::end(kKept),
                      [&](std::string_view kept) { return name.ends_with(kept); });
+}
+
+WeightFormat KeptFormat(std::string_view name, WeightFormat format) {
+  return format == WeightFormat::kInt4 && KeepsEight(name) ? WeightFormat::kInt8 : format;
 }
 
 }  // namespace
@@ -34,6 +42,7 @@ absl::Status UploadFloats(Backend& backend, std::span<const float> values,
 void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat format, bool exact,
                         std::unique_ptr<eta::Matrix>& matrix) {
   std::vector<StoredTensor> tensors;
+  std::vector<Float8Scales> scales(names.size());
   std::vector<HostMatrix> parts;
   for (const std::string& name : names) tensors.push_back(ReadStored(name, format));
   if (!status_.ok()) return;
@@ -42,6 +51,10 @@ void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat form
     const auto& blocks = tensors[i].blocks;
     parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
                      blocks ? &*blocks : nullptr, KeepsEight(names[i]), exact});
+    if (const auto& float8 = tensors[i].float8) {
+      scales[i] = {float8->scales.data(), float8->block_rows, float8->block_cols};
+      parts.back().float8 = &scales[i];
+    }
   }
   auto packed = backend_.Pack(parts, format);
   status_ = packed.status();
@@ -75,7 +88,7 @@ bool WeightLoader::Equal(const std::string& a, const std::string& b) {
     return tensor.blocks ? std::optional(tensor.blocks->type) : std::nullopt;
   };
   return Info(a).dtype == Info(b).dtype && type(first) == type(second) &&
-         first.bytes == second.bytes;
+         first.float8 == second.float8 && first.bytes == second.bytes;
 }
 
 std::vector<std::byte> WeightLoader::Read(const std::string& name) {
@@ -92,13 +105,30 @@ StoredTensor WeightLoader::ReadStored(const std::string& name, WeightFormat form
   auto tensor = source_.ReadStored(name);
   status_ = tensor.status();
   if (!status_.ok()) return {};
-  if (!tensor->blocks) {
+  if (tensor->float8) {
+    CheckFloat8(name, *tensor, format);
+  } else if (!tensor->blocks) {
     CheckFinite(name, FirstNonFinite(tensor->bytes, Info(name).dtype));
     if (status_.ok()) CheckRange(name, tensor->bytes, format);
   } else if (const auto block = FirstNonFiniteBlock(*tensor->blocks, tensor->bytes)) {
     Refuse(name, absl::StrCat("block ", *block, ": a scale is NaN or infinite"));
   }
   return *std::move(tensor);
+}
+
+void WeightLoader::CheckFloat8(const std::string& name, const StoredTensor& tensor,
+                               WeightFormat format) {
+  const auto is_nan = [](std::byte code) { return (code & std::byte{0x7F}) == std::byte{0x7F}; };
+  const auto found = std::ranges::find_if(tensor.bytes, is_nan);
+  if (found != tensor.bytes.end()) CheckFinite(name, found - tensor.bytes.begin());
+  // Numbers of a greater one would be infinite, or not in the format's blocks.
+  const float most =
+      std::min(MostWeight(KeptFormat(name, format)), std::numeric_limits<float>::max()) / kMaxE4M3;
+  const auto& scales = tensor.float8->scales;
+  const auto beyond = std::ranges::find_if(scales, [&](float s) { return !(std::abs(s) <= most); });
+  if (beyond == scales.end() || !status_.ok()) return;
+  Refuse(name, absl::StrFormat("scale %d is NaN, infinite or beyond what weights of %s hold",
+                               beyond - scales.begin(), Name(format)));
 }
 
 void WeightLoader::CheckFinite(const std::string& name, std::optional<int64_t> nonfinite) {
@@ -108,9 +138,8 @@ void WeightLoader::CheckFinite(const std::string& name, std::optional<int64_t> n
 // What blocks that are made at load do not hold would become NaN there.
 void WeightLoader::CheckRange(const std::string& name, std::span<const std::byte> numbers,
                               WeightFormat format) {
-  const bool eight = format == WeightFormat::kInt4 && KeepsEight(name);
-  const WeightFormat kept = eight ? WeightFormat::kInt8 : format;
-  if (kept == WeightFormat::kNative) return;
+  const WeightFormat kept = KeptFormat(name, format);
+  if (kept != WeightFormat::kInt8 && kept != WeightFormat::kInt4) return;
   const auto over = FirstOverMost(numbers, Info(name).dtype, kept);
   if (!over) return;
   Refuse(name, absl::StrFormat("element %d is beyond %.0f, the most that weights of %s hold", *over,

@@ -53,6 +53,7 @@ class WeightLoader {
   const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
   std::vector<std::byte> Read(const std::string& name);
   StoredTensor ReadStored(const std::string& name, WeightFormat format);
+  void CheckFloat8(const std::string& name, const StoredTensor& tensor, WeightFormat format);
   void CheckFinite(const std::string& name, std::optional<int64_t> nonfinite);
   void CheckRange(const std::string& name, std::span<const std::byte> numbers, WeightFormat format);
   void Refuse(const std::string& name, const std::string& sentence);

@@ -78,6 +78,7 @@ class Scratch {
     kMasses,
     kAdmittedTiles,
     kShadow,
+    kUnpacked,
     kCount
   };
 

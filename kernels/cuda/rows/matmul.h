@@ -14,31 +14,41 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/host/cublas_lt.h"
 #include "kernels/cuda/host/device.h"
+#include "kernels/cuda/packed/packed_layout.h"
 #include "kernels/tensor_view.h"
 
 namespace eta::cuda {
 
-// A weight [N, K] in device memory, row-major and contiguous. It does not own the memory.
+// A weight [N, K] in device memory: row-major and contiguous, or packed. It does not own the
+// memory.
 struct Weight {
   const void* data = nullptr;
-  DType dtype = DType::kBFloat16;
-  int64_t rows = 0;  // N
-  int64_t cols = 0;  // K
+  DType dtype = DType::kBFloat16;  // of products; what packed weights are multiplied as
+  int64_t rows = 0;                // N
+  int64_t cols = 0;                // K
+  WeightParts parts = {};          // of a packed one, else none; one after the other in `data`
+
+  bool packed() const { return parts[0].type != PackedType::kNone; }
+  int64_t bytes() const {
+    return packed() ? PartsBytes(parts, cols) : rows * cols * static_cast<int64_t>(SizeOf(dtype));
+  }
 
   bool operator==(const Weight&) const = default;
 };
 
 class DeviceMatrix final : public Matrix {
  public:
-  DeviceMatrix(std::unique_ptr<Buffer> buffer, DType dtype, int64_t rows, int64_t cols)
-      : Matrix(rows, cols), buffer_(std::move(buffer)), dtype_(dtype) {}
+  DeviceMatrix(std::unique_ptr<Buffer> buffer, DType dtype, int64_t rows, int64_t cols,
+               const WeightParts& parts = {})
+      : Matrix(rows, cols), buffer_(std::move(buffer)), dtype_(dtype), parts_(parts) {}
 
   size_t bytes() const override { return buffer_->size(); }
-  Weight weight() const { return {buffer_->data(), dtype_, rows(), cols()}; }
+  Weight weight() const { return {buffer_->data(), dtype_, rows(), cols(), parts_}; }
 
  private:
   std::unique_ptr<Buffer> buffer_;
   DType dtype_;
+  WeightParts parts_;
 };
 
 // Multiplies with weights. Sums are float32. x and weight have one type; out is float32 or of that
@@ -55,6 +65,7 @@ class MatMuls {
   MatMuls& operator=(const MatMuls&) = delete;
 
   // Puts the product on the device's stream. The first product of a shape must not be captured.
+  // REQUIRES: the weight is not packed.
   void Run(const TensorView& x, const Weight& weight, const TensorView& out, bool accumulate);
 
  private:

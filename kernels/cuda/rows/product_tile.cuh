@@ -12,7 +12,12 @@
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/mma.cuh"
 
-namespace eta::cuda::product {
+namespace eta::cuda {
+
+class Device;
+struct RowProduct;
+
+namespace product {
 
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
@@ -43,6 +48,9 @@ struct Args {
   const std::byte* ahead[kAhead];
   int64_t ahead_bytes[kAhead];
 };
+
+// `weight` is the product's `data`.
+Args ArgsOf(const Device& device, const RowProduct& product);  // row_product.cu
 
 // The stride of a row of x in shared memory, in elements of 16 bits: the rows that a quarter of a
 // warp reads at once then lie in different banks.
@@ -142,4 +150,5 @@ __device__ __forceinline__ void RequestAhead([[maybe_unused]] const Args& args) 
 #endif
 }
 
-}  // namespace eta::cuda::product
+}  // namespace product
+}  // namespace eta::cuda

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/packed/packed_product.h"
 #include "kernels/cuda/rows/row_norm.cuh"
 #include "kernels/cuda/rows/row_product.h"
 
@@ -191,9 +192,8 @@ void FillAhead(const Device& device, const RowProduct& product, Args& args) {
   for (int i = 0; i < kAhead; ++i) {
     const Weight& weight = product.ahead[static_cast<size_t>(i)];
     if (weight.data == nullptr) break;
-    const int64_t bytes = weight.rows * weight.cols * static_cast<int64_t>(SizeOf(weight.dtype));
     args.ahead[i] = static_cast<const std::byte*>(weight.data);
-    args.ahead_bytes[i] = std::min(left, bytes) / 16 * 16;
+    args.ahead_bytes[i] = std::min(left, weight.bytes()) / 16 * 16;
     left -= args.ahead_bytes[i];
   }
 }
@@ -255,34 +255,43 @@ bool HasKernel(const RowProduct& product) {
 }
 
 }  // namespace
+
+Args ArgsOf(const Device& device, const RowProduct& product) {
+  const bool activates = product.activated.data != nullptr;
+  const Weight& weight = product.weight;
+  Args args = {.weight = static_cast<const std::byte*>(weight.data),
+               .k = static_cast<int32_t>(weight.cols),
+               .channels = static_cast<int32_t>(activates ? weight.rows / 2 : weight.rows),
+               .rows = static_cast<int32_t>(product.out.rows),
+               .x = reinterpret_cast<const std::byte*>(product.x.data),
+               .x_stride = product.x.stride,
+               .normed = product.norm.x.data,
+               .normed_stride = product.norm.x.stride,
+               .norm_weight = product.norm.weight,
+               .norm_rows = product.norm.rows,
+               .eps = product.norm.eps,
+               .accumulate = product.accumulate,
+               .float_out = product.out.dtype == DType::kFloat32,
+               .out = reinterpret_cast<std::byte*>(product.out.data),
+               .out_stride = product.out.stride,
+               .bias = product.bias,
+               .activated = reinterpret_cast<std::byte*>(product.activated.data),
+               .activated_stride = product.activated.stride,
+               .ahead = {},
+               .ahead_bytes = {}};
+  FillAhead(device, product, args);
+  return args;
+}
+
 }  // namespace product
 
 bool RunRowProduct(Context& context, const RowProduct& product) {
+  if (product.weight.packed()) return RunPackedProduct(context, product);
   if (!product::HasKernel(product)) return false;
-  const bool activates = product.activated.data != nullptr;
-  const Weight& weight = product.weight;
-  product::Args args = {.weight = static_cast<const std::byte*>(weight.data),
-                        .k = static_cast<int32_t>(weight.cols),
-                        .channels = static_cast<int32_t>(activates ? weight.rows / 2 : weight.rows),
-                        .rows = static_cast<int32_t>(product.out.rows),
-                        .x = reinterpret_cast<const std::byte*>(product.x.data),
-                        .x_stride = product.x.stride,
-                        .normed = product.norm.x.data,
-                        .normed_stride = product.norm.x.stride,
-                        .norm_weight = product.norm.weight,
-                        .norm_rows = product.norm.rows,
-                        .eps = product.norm.eps,
-                        .accumulate = product.accumulate,
-                        .float_out = product.out.dtype == DType::kFloat32,
-                        .out = reinterpret_cast<std::byte*>(product.out.data),
-                        .out_stride = product.out.stride,
-                        .bias = product.bias,
-                        .activated = reinterpret_cast<std::byte*>(product.activated.data),
-                        .activated_stride = product.activated.stride,
-                        .ahead = {},
-                        .ahead_bytes = {}};
-  product::FillAhead(context.device, product, args);
-  if (weight.dtype == DType::kFloat16) return product::LaunchFor<Half>(context.device, args);
+  const product::Args args = product::ArgsOf(context.device, product);
+  if (product.weight.dtype == DType::kFloat16) {
+    return product::LaunchFor<Half>(context.device, args);
+  }
   return product::LaunchFor<BFloat16>(context.device, args);
 }
 

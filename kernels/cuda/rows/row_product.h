@@ -42,7 +42,8 @@ struct RowProduct {
 // Puts the kernel on the device's stream. Returns false, and does nothing, if there is no kernel
 // for these shapes and types: more than kMostProductRows rows, weights that are not of 16 bits, x
 // of another type than they, out of neither this type nor float32, a K that is no multiple of 8,
-// rows that are not aligned to 16 bytes, or rows of a norm that do not fit into shared memory.
+// rows that are not aligned to 16 bytes, or rows of a norm that do not fit into shared memory. Of
+// packed weights packed_product.h says which it has.
 bool RunRowProduct(Context& context, const RowProduct& product);  // row_product.cu
 
 }  // namespace eta::cuda

@@ -24,12 +24,13 @@ namespace eta::bench {
 class DecodeCase {
  public:
   DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
-             std::span<const SequencePlace> places, int32_t num_blocks)
+             std::span<const SequencePlace> places, int32_t num_blocks, WeightFormat weights)
       : backend_(backend), block_size_(content.geometry().block_size), all_rows_(places.size()) {
     int32_t context = 0;
     for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
     model_ = Require(Model::Load(source, backend,
-                                 {.max_rows = static_cast<int32_t>(places.size()),
+                                 {.weights = weights,
+                                  .max_rows = static_cast<int32_t>(places.size()),
                                   .max_context = context,
                                   .block_size = block_size_}));
     const ModelConfig& config = model_->config();
@@ -157,6 +158,19 @@ class DecodeCase {
   // The keys, and the full blocks, of all rows of a step together.
   double num_tokens() const { return possible_; }
   double num_full_blocks() const { return static_cast<double>(full_blocks_); }
+
+  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
+  // the embedding, of which it reads one row per token, and experts, of `expert_bytes` each. int4
+  // keeps the embedding at 8 bits.
+  double WeightBytes(WeightFormat weights, double expert_bytes) const {
+    const ModelConfig& config = model_->config();
+    const double of_number = weights == WeightFormat::kNative ? 2.0 : 34.0 / 32.0;
+    const double embedding = of_number * config.vocab_size * config.model_dim;
+    const double heads = config.num_query_heads;
+    const double predictor = config.num_layers * heads * (heads * config.head_dim + 1) * 4.0;
+    const double experts = expert_bytes * config.num_layers * config.num_experts;
+    return static_cast<double>(model_->weight_bytes()) - embedding - predictor - experts;
+  }
 
   // Densities of the last step.
   double UnionDensity() const { return Density(read_); }

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/model_config.h"
+#include "kernels/quantize.h"
 #include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 
@@ -68,16 +69,43 @@ std::string SharedName(const std::string& name) {
   return absl::StrCat("experts.", expert % kDifferent, name.substr(end));
 }
 
+bool IsProjection(const std::string& name) {
+  return absl::EndsWith(name, "_proj.weight") && !absl::StrContains(name, "tau_proj");
+}
+
 }  // namespace
 
-RandomModel::RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers)
-    : seed_(seed), workers_(workers), config_json_(Config(shape)) {
+RandomModel::RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers, bool float8)
+    : seed_(seed), workers_(workers), float8_(float8), config_json_(Config(shape)) {
   const ModelConfig config = Require(ParseModelConfig(config_json_));
   for (const auto& [name, dims] : ExpectedTensors(config)) {
     uint64_t bytes = SizeOf(DType::kBFloat16);
     for (const int64_t size : dims) bytes *= static_cast<uint64_t>(size);
     tensors_[name] = {DType::kBFloat16, dims, 0, bytes};
+    if (float8_ && IsProjection(name)) tensors_[name].dtype = DType::kFloat32;
   }
+}
+
+absl::StatusOr<StoredTensor> RandomModel::ReadStored(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (!float8_ || it == tensors_.end() || !IsProjection(name)) {
+    return TensorSource::ReadStored(name);
+  }
+  const auto rows = static_cast<size_t>(it->second.shape[0]);
+  const auto cols = static_cast<size_t>(it->second.shape[1]);
+  // Four deviations are the greatest number.
+  constexpr float kDeviation = kMaxE4M3 / 4.0f;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(cols)) / kDeviation;
+  StoredTensor tensor;
+  tensor.bytes.resize(rows * cols);
+  tensor.float8 = {std::vector<float>(rows, scale), 1, static_cast<int64_t>(cols)};
+  const uint64_t seed = seed_ ^ HashOf(name);
+  workers_.Run(static_cast<int64_t>(rows), [&](int64_t row, int) {
+    for (size_t i = static_cast<size_t>(row) * cols; i < static_cast<size_t>(row + 1) * cols; ++i) {
+      tensor.bytes[i] = static_cast<std::byte>(FloatToE4M3(kDeviation * RandomNormal(seed, i)));
+    }
+  });
+  return tensor;
 }
 
 absl::StatusOr<std::vector<std::byte>> RandomModel::Read(const std::string& name) const {
@@ -107,15 +135,6 @@ std::vector<std::byte> RandomModel::Make(const std::string& name, const TensorIn
       values[i] = FloatToBFloat16(scale * RandomNormal(seed, i));
     }
   });
-  return bytes;
-}
-
-double RandomModel::bytes_per_step() const {
-  double bytes = 0.0;
-  for (const auto& [name, info] : tensors_) {
-    if (name == "model.embed_tokens.weight" || absl::StrContains(name, "tau_proj")) continue;
-    if (SharedName(name).empty()) bytes += static_cast<double>(info.bytes());
-  }
   return bytes;
 }
 

@@ -27,18 +27,17 @@ struct ModelShape {
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is
-// 0. Experts have the numbers of one of four, since making all would take minutes.
+// 0. Experts have the numbers of one of four, since making all would take minutes. `float8`: the
+// layers' projections are e4m3 with a scale for every channel.
 class RandomModel final : public TensorSource {
  public:
-  RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers);
+  RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers, bool float8 = false);
 
   const std::string& config_json() const override { return config_json_; }
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
+  absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override;
 
-  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
-  // the embedding, of which it reads one row per token, and experts.
-  double bytes_per_step() const;
   // Of one expert of one layer.
   double expert_bytes() const;
 
@@ -47,6 +46,7 @@ class RandomModel final : public TensorSource {
 
   uint64_t seed_;
   cpu::Workers& workers_;
+  bool float8_;
   std::string config_json_;
   std::map<std::string, TensorInfo> tensors_;
   mutable std::map<std::string, std::vector<std::byte>> made_;  // of experts

@@ -41,6 +41,23 @@ HostMatrix RandomPackedMatrix(Random& random, const GgmlLayout& layout, int64_t 
   return {storage.data(), DType::kFloat32, rows, cols, &layout};
 }
 
+Float8Matrix::Float8Matrix(Random& random, int64_t rows, int64_t cols, int64_t block_rows,
+                           int64_t block_cols) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const auto code = static_cast<uint8_t>(Uniform(random, 0, 255));
+    codes_.push_back((code & 0x7F) == 0x7F ? uint8_t{0x80} : code);
+  }
+  const int64_t down = (rows + block_rows - 1) / block_rows;
+  const int64_t across = (cols + block_cols - 1) / block_cols;
+  for (int64_t i = 0; i < down * across; ++i) {
+    const auto magnitude = static_cast<float>(UniformReal(random, 0.2, 2.0) / 256.0);
+    scales_.push_back(Often(random, 4) ? -magnitude : magnitude);
+  }
+  float8_ = {scales_.data(), block_rows, block_cols};
+  host_ = {codes_.data(), DType::kFloat32, rows, cols};
+  host_.float8 = &float8_;
+}
+
 HostTensor Unpacked(const HostMatrix& matrix) {
   HostTensor numbers(matrix.rows, matrix.cols);
   for (int64_t r = 0; r < matrix.rows; ++r) {

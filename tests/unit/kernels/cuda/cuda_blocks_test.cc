@@ -1,9 +1,10 @@
-// Quantised weights on a GPU are the numbers that they unpack to.
+// Quantised weights on a GPU, unpacked, are the numbers that they unpack to.
 #include <gtest/gtest.h>
 
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/params/layer.h"
 #include "tests/testing/engine/gguf_blocks.h"
 #include "tests/testing/kernels/kernel_harness.h"
@@ -13,7 +14,7 @@ namespace {
 
 std::vector<float> Product(Device& device, const HostTensor& x,
                            const std::vector<HostMatrix>& parts) {
-  const auto weight = *device->Pack(parts, WeightFormat::kNative);
+  const auto weight = *device->Pack(parts, WeightFormat::kUnpacked);
   const TensorView out = device.Empty(x.rows, weight->rows());
   const std::vector<int32_t> tokens(static_cast<size_t>(x.rows));
   const SequenceRows rows[] = {
@@ -58,7 +59,7 @@ TEST(CudaBlocks, AreMultipliedAsTheNumbersThatTheyUnpackTo) {
   }
 }
 
-TEST(CudaBlocks, OtherFormatsAreRefusedByName) {
+TEST(CudaBlocks, OtherFormatsAreRefusedWithExactProducts) {
   const BackendUnderTest backend = {.name = "cuda"};
   if (!WhyMissing(backend).empty()) GTEST_SKIP() << WhyMissing(backend);
   Device device(backend);
@@ -66,7 +67,9 @@ TEST(CudaBlocks, OtherFormatsAreRefusedByName) {
   const HostMatrix part = {zeros.data(), DType::kFloat32, 2, 32};
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     EXPECT_EQ(device->Pack({&part, 1}, format).status(),
-              absl::InvalidArgumentError("weights: the cuda backend takes native"));
+              absl::InvalidArgumentError(
+                  absl::StrCat("weights: ", std::string(Name(format)),
+                               " on cuda needs products in bfloat16 or float16 (--compute)")));
   }
 }
 

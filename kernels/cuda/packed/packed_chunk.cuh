@@ -1,0 +1,208 @@
+// A lane's share of a chunk of packed weights (packed_layout.h) in registers: loads, and the exact
+// 16-bit numbers that tensor cores multiply. Products and unpacking share it.
+//
+// An integer of up to 8 bits, and an e4m3, is exact in float16 and in bfloat16. So tensor cores
+// multiply what is stored, and scales come after a group's sum, in float32.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/packed/packed_layout.h"
+
+namespace eta::cuda::packed {
+
+// Weights are read once a step, so they need no room in L1.
+__device__ __forceinline__ uint4 LoadStream(const std::byte* from) {
+  uint4 to;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+               : "l"(from));
+  return to;
+}
+
+// a - b, or a * b, of two pairs of Elements.
+template <typename Element>
+__device__ __forceinline__ uint32_t SubtractPairs(uint32_t a, uint32_t b) {
+  using Pair = std::conditional_t<std::is_same_v<Element, Half>, __half2, __nv_bfloat162>;
+  const Pair pair = __hsub2(*reinterpret_cast<const Pair*>(&a), *reinterpret_cast<const Pair*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <typename Element>
+__device__ __forceinline__ uint32_t MultiplyPairs(uint32_t a, uint32_t b) {
+  using Pair = std::conditional_t<std::is_same_v<Element, Half>, __half2, __nv_bfloat162>;
+  const Pair pair = __hmul2(*reinterpret_cast<const Pair*>(&a), *reinterpret_cast<const Pair*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// A pair of numbers whose last bits count ones: 1024 (float16) or 128 (bfloat16).
+template <typename Element>
+inline constexpr uint32_t kCounting = std::is_same_v<Element, Half> ? 0x64006400u : 0x43004300u;
+template <typename Element>
+inline constexpr uint32_t kOnes = std::is_same_v<Element, Half> ? 0x3C003C00u : 0x3F803F80u;
+
+// The int8 in the low bytes of both halves as Elements. With t the low seven bits and s the sign it
+// is t - 128 s, and both numbers below are exact.
+template <typename Element>
+__device__ __forceinline__ uint32_t WidenInt8(uint32_t word) {
+  return SubtractPairs<Element>((word & 0x007F007Fu) | kCounting<Element>,
+                                (word & 0x00800080u) | kCounting<Element>);
+}
+
+// The e4m3 in the high bytes of both halves as Elements: exponent and mantissa at their places,
+// then the difference of the biases.
+template <typename Element>
+__device__ __forceinline__ uint32_t WidenE4M3(uint32_t word) {
+  if constexpr (std::is_same_v<Element, Half>) {
+    const uint32_t bits = ((word >> 1) & 0x3F803F80u) | (word & 0x80008000u);
+    return MultiplyPairs<Element>(bits, 0x5C005C00u);  // 2^8
+  } else {
+    const uint32_t bits = ((word >> 4) & 0x07F007F0u) | (word & 0x80008000u);
+    return MultiplyPairs<Element>(bits, 0x7B807B80u);  // 2^120
+  }
+}
+
+__device__ __forceinline__ float2 HalvesToFloats(uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+// Scale and minimum of a group, of channels r and r + 8.
+struct GroupScales {
+  float scale[2];
+  float low[2];
+};
+
+// One struct per PackedType:
+//
+//   kHasLow  whether groups have minimums
+//   kDepth   chunks that a warp has in flight
+//   Load     from a chunk, by a whole warp
+//   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
+//   Scales   of a group
+template <PackedType type>
+struct Chunk;
+
+template <>
+struct Chunk<PackedType::kInt8> {
+  static constexpr bool kHasLow = false;
+  static constexpr int kDepth = 4;
+  uint4 numbers[2];
+  uint2 scales;
+
+  __device__ __forceinline__ void Load(const std::byte* chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    numbers[0] = LoadStream(chunk + lane * 16);
+    numbers[1] = LoadStream(chunk + 512 + lane * 16);
+    scales =
+        __ldg(reinterpret_cast<const uint2*>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8));
+  }
+  template <typename Element>
+  __device__ __forceinline__ uint4 Widen(int group, int half) const {
+    const uint4& all = numbers[group];
+    const uint32_t first = half == 0 ? all.x : all.z;
+    const uint32_t second = half == 0 ? all.y : all.w;
+    return {WidenInt8<Element>(first), WidenInt8<Element>(first >> 8), WidenInt8<Element>(second),
+            WidenInt8<Element>(second >> 8)};
+  }
+  __device__ __forceinline__ GroupScales Scales(int group) const {
+    const float2 pair = HalvesToFloats(group == 0 ? scales.x : scales.y);
+    return {{pair.x, pair.y}, {}};
+  }
+};
+
+template <>
+struct Chunk<PackedType::kInt4> {
+  static constexpr bool kHasLow = true;
+  static constexpr int kDepth = 4;
+  uint4 numbers;
+  uint4 scales;
+
+  __device__ __forceinline__ void Load(const std::byte* chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    numbers = LoadStream(chunk + lane * 16);
+    scales =
+        __ldg(reinterpret_cast<const uint4*>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16));
+  }
+  template <typename Element>
+  __device__ __forceinline__ uint4 Widen(int group, int half) const {
+    const uint32_t word =
+        group == 0 ? (half == 0 ? numbers.x : numbers.y) : (half == 0 ? numbers.z : numbers.w);
+    const auto pair = [&](int i) {
+      return SubtractPairs<Element>(((word >> (4 * i)) & 0x000F000Fu) | kCounting<Element>,
+                                    kCounting<Element>);
+    };
+    return {pair(0), pair(1), pair(2), pair(3)};
+  }
+  __device__ __forceinline__ GroupScales Scales(int group) const {
+    const float2 first = HalvesToFloats(group == 0 ? scales.x : scales.z);
+    const float2 second = HalvesToFloats(group == 0 ? scales.y : scales.w);
+    return {{first.x, second.x}, {first.y, second.y}};
+  }
+};
+
+template <>
+struct Chunk<PackedType::kE4M3> {
+  static constexpr bool kHasLow = false;
+  static constexpr int kDepth = 4;
+  uint4 numbers[2];
+  float scale;
+
+  __device__ __forceinline__ void Load(const std::byte* chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    numbers[0] = LoadStream(chunk + lane * 16);
+    numbers[1] = LoadStream(chunk + 512 + lane * 16);
+    scale = __ldg(reinterpret_cast<const float*>(chunk + ScalesAt(PackedType::kE4M3)));
+  }
+  template <typename Element>
+  __device__ __forceinline__ uint4 Widen(int group, int half) const {
+    const uint4& all = numbers[group];
+    const uint32_t first = half == 0 ? all.x : all.z;
+    const uint32_t second = half == 0 ? all.y : all.w;
+    return {WidenE4M3<Element>(first << 8), WidenE4M3<Element>(first),
+            WidenE4M3<Element>(second << 8), WidenE4M3<Element>(second)};
+  }
+  __device__ __forceinline__ GroupScales Scales(int /*group*/) const {
+    return {{scale, scale}, {}};
+  }
+};
+
+template <>
+struct Chunk<PackedType::kSixteen> {
+  static constexpr bool kHasLow = false;
+  static constexpr int kDepth = 2;
+  uint4 numbers[2][2];
+
+  __device__ __forceinline__ void Load(const std::byte* chunk) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) numbers[i / 2][i % 2] = LoadStream(chunk + i * 512 + lane * 16);
+  }
+  template <typename Element>
+  __device__ __forceinline__ uint4 Widen(int group, int half) const {
+    return numbers[group][half];
+  }
+  __device__ __forceinline__ GroupScales Scales(int /*group*/) const {
+    return {{1.0f, 1.0f}, {}};
+  }
+};
+
+// Calls visit(constant) with the type as a compile-time constant.
+template <typename Visit>
+__device__ __forceinline__ void WithPackedType(PackedType type, Visit&& visit) {
+  switch (type) {
+    case PackedType::kInt8:
+      return visit(std::integral_constant<PackedType, PackedType::kInt8>());
+    case PackedType::kInt4:
+      return visit(std::integral_constant<PackedType, PackedType::kInt4>());
+    case PackedType::kE4M3:
+      return visit(std::integral_constant<PackedType, PackedType::kE4M3>());
+    default:
+      return visit(std::integral_constant<PackedType, PackedType::kSixteen>());
+  }
+}
+
+}  // namespace eta::cuda::packed

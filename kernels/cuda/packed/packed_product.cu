@@ -1,0 +1,427 @@
+// RunPackedProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 64 rows and weights
+// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind.
+//
+// Memory binds: weights are read once, and all else is small. A thread block has 128 channels, a
+// tile of 16 for each warp, and a slice of K; the thread blocks of a cluster have the slices of the
+// same channels. Chunks go from memory into registers, several ahead of the tensor cores; the first
+// of them are on their way before the kernel waits for its predecessor. Rows of x come through a
+// ring in shared memory. A group's sum is exact in its products, is scaled once, and is added in
+// the order of K; at the end the slices' sums are added in the order of their ranks.
+
+#include <cooperative_groups.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/packed/packed_args.cuh"
+#include "kernels/cuda/packed/packed_chunk.cuh"
+#include "kernels/cuda/packed/packed_product.h"
+#include "kernels/cuda/rows/row_norm.cuh"
+
+namespace eta::cuda {
+namespace packed {
+namespace {
+
+using product::NormMemory;
+
+constexpr int kMostRanks = 8;  // the largest cluster that every device with clusters supports
+constexpr int kMostCtasPerSm = 2;
+constexpr int kStages = 3;       // of the ring
+constexpr int kStageChunks = 4;  // of x in a stage
+constexpr int kStageNumbers = kStageChunks * kChunk;
+constexpr int kStageStride = product::SharedStride(kStageNumbers);
+
+// Rows of x for the tensor cores: the thread block's slice comes by stages.
+template <typename T>
+class Ring {
+ public:
+  static size_t Bytes(int32_t rows) {
+    return static_cast<size_t>(kStages) * static_cast<size_t>(rows) * kStageStride * sizeof(T);
+  }
+  __device__ Ring(const product::Args& args, std::byte* memory, int32_t first_k)
+      : args_(args), memory_(reinterpret_cast<T*>(memory)), first_k_(first_k) {}
+
+  // Starts to bring stage `stage` of the slice.
+  __device__ __forceinline__ void Request(int32_t stage) {
+    constexpr int kPieces = kStageNumbers / 8;
+    const int32_t begin = first_k_ + stage * kStageNumbers;
+    T* to = memory_ + stage % kStages * args_.rows * kStageStride;
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < args_.rows * kPieces; i += kThreads) {
+      const int32_t row = i / kPieces;
+      const int32_t piece = i % kPieces * 8;
+      const int32_t k = begin + piece;
+      T* shared = to + row * kStageStride + piece;
+      if (k < args_.k) {
+        CopyAsync<16>(shared, args_.x + (row * args_.x_stride + k) * 2);
+      } else {
+        *reinterpret_cast<uint4*>(shared) = uint4{};
+      }
+    }
+  }
+  // Waits for stage `stage` and starts to bring a later one in the place of the one before it.
+  __device__ __forceinline__ void Enter(int32_t stage, int32_t num_stages) {
+    WaitGroups<kStages - 2>();
+    __syncthreads();
+    if (stage + kStages - 1 < num_stages) Request(stage + kStages - 1);
+    CommitGroup();
+  }
+  // Numbers from `k` of the stage on, of row `row`.
+  __device__ __forceinline__ const T* At(int32_t stage, int32_t row, int32_t k) const {
+    return memory_ + (stage % kStages * args_.rows + row) * kStageStride + k;
+  }
+
+ private:
+  const product::Args& args_;
+  T* memory_;
+  int32_t first_k_;
+};
+
+// Adds a chunk's products: of each group the sum, scaled, less the minimum times the sum of x.
+// `load_x(column, k)`: numbers k .. k + 7 of the slice, of the lane's row of the column.
+template <typename T, int kColumns, typename Loaded, typename LoadX>
+__device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& load_x,
+                                              float (&sums)[kColumns][4]) {
+  const auto lane_k = static_cast<int32_t>(threadIdx.x % 4 * 8);
+#pragma unroll
+  for (int group = 0; group < kChunkGroups; ++group) {
+    const uint4 low = chunk.template Widen<T>(group, 0);
+    const uint4 high = chunk.template Widen<T>(group, 1);
+    const GroupScales scales = chunk.Scales(group);
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      const uint4 x[1] = {load_x(column, group * 32 + lane_k)};
+      float part[1][4] = {};
+      product::Multiply<T>(low, high, x, part);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[column][i] = fmaf(scales.scale[i / 2], part[0][i], sums[column][i]);
+      }
+      if constexpr (Loaded::kHasLow) {
+        constexpr uint4 kAll = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+        float of_x[1][4] = {};
+        product::Multiply<T>(kAll, kAll, x, of_x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums[column][i] = fmaf(-scales.low[i / 2], of_x[0][i], sums[column][i]);
+        }
+      }
+    }
+  }
+}
+
+// All warps of a thread block pass the same stages, those without a tile too.
+template <typename T, int kColumns, bool kNorm, PackedType type>
+__device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte* chunks,
+                                              int32_t first_chunk, int32_t num_chunks,
+                                              std::byte* memory, float (&sums)[kColumns][4]) {
+  constexpr int kInFlight = Chunk<type>::kDepth;
+  Chunk<type> loaded[kInFlight];
+#pragma unroll
+  for (int d = 0; d < kInFlight; ++d) {
+    if (chunks != nullptr && d < num_chunks) loaded[d].Load(chunks + d * ChunkBytes(type));
+  }
+  const NormMemory<T> norm(args.product, memory);
+  Ring<T> ring(args.product, memory, first_chunk * kChunk);
+  const int32_t num_stages = (num_chunks + kStageChunks - 1) / kStageChunks;
+  if constexpr (kNorm) norm.RequestFactors(args.product);
+  WaitForPrevious();
+  AllowNext();
+  if constexpr (kNorm) {
+    NormaliseRows(args.product, norm);
+  } else {
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) {
+      if (stage < num_stages) ring.Request(stage);
+      CommitGroup();
+    }
+  }
+  const auto lane_row = static_cast<int32_t>(threadIdx.x % 32 / 4);
+  for (int32_t base = 0; base < num_chunks; base += kInFlight) {
+#pragma unroll
+    for (int d = 0; d < kInFlight; ++d) {
+      const int32_t at = base + d;
+      if (at >= num_chunks) break;
+      const int32_t stage = at / kStageChunks;
+      if constexpr (!kNorm) {
+        if (at % kStageChunks == 0) ring.Enter(stage, num_stages);
+      }
+      if (chunks == nullptr) continue;
+      const auto load_x = [&](int column, int32_t k) {
+        const int32_t row = column * 8 + lane_row;
+        const int32_t whole_k = (first_chunk + at) * kChunk + k;
+        if (row >= args.product.rows || (kNorm && whole_k >= args.product.k)) return uint4{};
+        const T* from = kNorm ? norm.rows + row * product::SharedStride(args.product.k) + whole_k
+                              : ring.At(stage, row, at % kStageChunks * kChunk + k);
+        return *reinterpret_cast<const uint4*>(from);
+      };
+      MultiplyChunk<T>(loaded[d], load_x, sums);
+      if (at + kInFlight < num_chunks) {
+        loaded[d].Load(chunks + (at + kInFlight) * ChunkBytes(type));
+      }
+    }
+  }
+}
+
+// Sums of the thread block's warps, for its cluster.
+template <int kColumns>
+using SharedSums = float[kWarps][4 * kColumns][32];
+
+__device__ __forceinline__ int32_t RankOf([[maybe_unused]] const Args& args) {
+  return static_cast<int32_t>(blockIdx.x) % args.ranks;
+}
+
+// A barrier of the cluster's threads.
+__device__ __forceinline__ void SynchroniseCluster([[maybe_unused]] const Args& args) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (args.ranks > 1) {
+    cooperative_groups::this_cluster().sync();
+    return;
+  }
+#endif
+  __syncthreads();
+}
+
+// The sum of all slices: element i of warp `warp`.
+template <int kColumns>
+__device__ __forceinline__ float SumOfRanks(const Args& args, SharedSums<kColumns>& sums,
+                                            int32_t warp, int32_t i) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (args.ranks > 1) {
+    float parts[kMostRanks];
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) {
+      if (rank >= args.ranks) continue;
+      const float* of_rank = cooperative_groups::this_cluster().map_shared_rank(
+          &sums[warp][i][lane], static_cast<unsigned>(rank));
+      parts[rank] = *of_rank;
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) {
+      if (rank < args.ranks) sum += parts[rank];
+    }
+    return sum;
+  }
+#endif
+  return sums[warp][i][lane];
+}
+
+// The output that item `item` of a cluster is, for the calling lane.
+struct Output {
+  int32_t warp;  // whose tile
+  int32_t i;     // of the warp's sums
+  int32_t row;
+  const Segment* segment;
+  int32_t channel;  // of the segment
+  bool exists;
+};
+
+template <int kColumns>
+__device__ __forceinline__ Output OutputOf(const Args& args, int32_t cluster, int32_t item) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  Output out;
+  out.warp = item / (4 * kColumns);
+  out.i = item % (4 * kColumns);
+  out.row = out.i / 4 * 8 + lane % 4 * 2 + out.i % 2;
+  const TilePlace place = PlaceOf(args, cluster, out.warp);
+  out.segment = &args.segments[place.segment];
+  out.channel = place.tile * kTileChannels + lane / 4 + (out.i % 4 >= 2 ? 8 : 0);
+  out.exists = out.channel < out.segment->channels && out.row < args.product.rows;
+  return out;
+}
+
+template <typename T, int kColumns>
+__device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& sums,
+                                       const float (&own)[kColumns][4]) {
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
+  const bool activates = args.product.activated != nullptr;
+  // The cluster's warps take its outputs in turns.
+  constexpr int kMostTurns = 4 * kColumns;
+  const int32_t items = (activates ? kWarps / 2 : kWarps) * 4 * kColumns;
+  const int32_t first = RankOf(args) * kWarps + warp;
+  const int32_t step = args.ranks * kWarps;
+  // Few are asked for before the cluster meets.
+  constexpr bool kEarly = kColumns <= 2;
+  const auto load_old = [&](const Output& out) {
+    return product::LoadOut<T>(args.product, out.row, out.segment->first_channel + out.channel);
+  };
+  float old[kEarly ? kMostTurns : 1] = {};
+  if (kEarly && args.product.accumulate) {
+#pragma unroll
+    for (int turn = 0; turn < kMostTurns; ++turn) {
+      const int32_t item = first + turn * step;
+      if (item >= items) continue;
+      const Output out = OutputOf<kColumns>(args, cluster, item);
+      if (out.exists) old[kEarly ? turn : 0] = load_old(out);
+    }
+  }
+  __syncthreads();  // from here on nobody reads the ring, or the norm's rows
+#pragma unroll
+  for (int i = 0; i < 4 * kColumns; ++i) sums[warp][i][lane] = own[i / 4][i % 4];
+  SynchroniseCluster(args);
+#pragma unroll(kEarly ? kMostTurns : 1)
+  for (int turn = 0; turn < kMostTurns; ++turn) {
+    const int32_t item = first + turn * step;
+    if (item >= items) continue;
+    const Output out = OutputOf<kColumns>(args, cluster, item);
+    if (!out.exists) continue;
+    float value = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp, out.i),
+                            out.segment->units[out.channel]);
+    const int32_t channel = out.segment->first_channel + out.channel;
+    if (args.product.accumulate) {
+      value = __fadd_rn(value, kEarly ? old[kEarly ? turn : 0] : load_old(out));
+    }
+    if (args.product.bias != nullptr) value = __fadd_rn(value, args.product.bias[channel]);
+    product::StoreOut<T>(args.product, out.row, channel, value);
+    if (!activates) continue;
+    const Segment& up = args.segments[1];
+    const float other = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
+                                  up.units[out.channel]);
+    product::StoreOut<T>(args.product, out.row, up.first_channel + out.channel, other);
+    const float gated = value / (1.0f + expf(-value)) * other;
+    reinterpret_cast<T*>(
+        args.product.activated)[out.row * args.product.activated_stride + out.channel] =
+        FromFloat<T>(gated);
+  }
+  if (args.ranks > 1) SynchroniseCluster(args);  // others read this thread block's sums
+}
+
+template <typename T, int kColumns, bool kNorm>
+__global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
+    PackedKernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(128) std::byte memory[];
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
+  const int32_t first_chunk = RankOf(args) * args.slice;
+  const int32_t num_chunks = min(args.slice, args.chunks - first_chunk);
+  const TilePlace place = PlaceOf(args, cluster, warp);
+  const Segment& segment = args.segments[place.segment];
+  float sums[kColumns][4] = {};
+  // The warps of a thread block have one type.
+  WithPackedType(segment.type, [&](auto type) {
+    const std::byte* chunks = segment.tiles +
+                              int64_t{place.tile} * args.chunks * ChunkBytes(type()) +
+                              first_chunk * ChunkBytes(type());
+    if (place.tile >= segment.num_tiles) chunks = nullptr;
+    MultiplySlice<T, kColumns, kNorm, type()>(args, chunks, first_chunk, num_chunks, memory, sums);
+  });
+  Finish<T>(args, *reinterpret_cast<SharedSums<kColumns>*>(memory), sums);
+  product::RequestAhead(args.product);
+}
+
+template <typename T, int kColumns, bool kNorm>
+bool LaunchKernel(Device& device, const Args& args, int32_t clusters) {
+  const product::Args& inner = args.product;
+  const size_t of_x =
+      kNorm ? NormMemory<T>::Bytes(inner.rows, inner.k) : Ring<T>::Bytes(inner.rows);
+  const size_t bytes = std::max(of_x, sizeof(SharedSums<kColumns>));
+  constexpr size_t kStatic = 512;
+  if (bytes + kStatic > device.shared_memory_per_block()) return false;
+  Launch(device, "product of packed weights",
+         {.grid = static_cast<unsigned>(clusters * args.ranks),
+          .block = kThreads,
+          .shared_bytes = bytes,
+          .cluster = static_cast<unsigned>(args.ranks)},
+         PackedKernel<T, kColumns, kNorm>, args);
+  return true;
+}
+
+template <typename T>
+bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
+  const int32_t rows = args.product.rows;
+  if (args.product.norm_weight != nullptr) {
+    if (rows <= 8) return LaunchKernel<T, 1, true>(device, args, clusters);
+    return LaunchKernel<T, 2, true>(device, args, clusters);
+  }
+  if (rows <= 8) return LaunchKernel<T, 1, false>(device, args, clusters);
+  if (rows <= 16) return LaunchKernel<T, 2, false>(device, args, clusters);
+  if (rows <= 32) return LaunchKernel<T, 4, false>(device, args, clusters);
+  return LaunchKernel<T, 8, false>(device, args, clusters);
+}
+
+// Fills the segments. Returns how many clusters they take.
+int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
+  const auto* data = static_cast<const std::byte*>(weight.data);
+  int32_t clusters = 0;
+  int32_t channel = 0;
+  const int32_t of_cluster = activates ? kWarps / 2 : kWarps;
+  for (const WeightPart& part : weight.parts) {
+    if (part.type == PackedType::kNone) break;
+    const auto tiles = static_cast<int32_t>(Tiles(part.rows));
+    args.segments[args.num_segments++] = {
+        .tiles = data,
+        .units = reinterpret_cast<const float*>(data + TilesBytes(part, weight.cols)),
+        .type = part.type,
+        .num_tiles = tiles,
+        .channels = part.rows,
+        .first_channel = channel,
+        .first_cluster = clusters};
+    const int32_t own = (tiles + of_cluster - 1) / of_cluster;
+    clusters = activates ? own : clusters + own;
+    channel += part.rows;
+    data += PartBytes(part, weight.cols);
+  }
+  return clusters;
+}
+
+// Cuts K, so that thread blocks are more than half as many again as the multiprocessors.
+void CutK(const Device& device, int32_t clusters, Args& args) {
+  constexpr int32_t kLeastSlice = 2 * kStageChunks;
+  args.ranks = 1;
+  while (HasClusters(device) && args.ranks < kMostRanks &&
+         int64_t{2} * clusters * args.ranks < int64_t{3} * device.num_sms() &&
+         args.chunks >= 2 * args.ranks * kLeastSlice) {
+    args.ranks *= 2;
+  }
+  args.slice = (args.chunks + args.ranks - 1) / args.ranks;
+}
+
+bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
+}
+
+// Indices of K are 32-bit.
+constexpr int64_t kMostWidth = 1 << 24;
+
+bool HasKernel(const RowProduct& product) {
+  const Weight& weight = product.weight;
+  const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
+  const bool norm = product.norm.weight != nullptr;
+  const bool fits = product.out.rows > 0 &&
+                    product.out.rows <= (norm ? kMostProductRows : kMostPackedRows) && halves &&
+                    product.x.dtype == weight.dtype &&
+                    (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
+                    weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
+                    IsAligned(product.x.data, product.x.stride, 2);
+  if (!fits) return false;
+  if (product.activated.data != nullptr) {
+    const WeightParts& parts = weight.parts;
+    if (parts[0] != parts[1] || parts[2].type != PackedType::kNone) return false;
+  }
+  return !norm || (IsAligned(product.norm.x.data, product.norm.x.stride, 4) &&
+                   IsAligned(product.norm.weight, 0, 4));
+}
+
+}  // namespace
+}  // namespace packed
+
+bool RunPackedProduct(Context& context, const RowProduct& product) {
+  if (!packed::HasKernel(product)) return false;
+  const bool activates = product.activated.data != nullptr;
+  packed::Args args = {};
+  args.product = product::ArgsOf(context.device, product);
+  const int32_t clusters = packed::FillSegments(product.weight, activates, args);
+  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  packed::CutK(context.device, clusters, args);
+  if (product.weight.dtype == DType::kFloat16) {
+    return packed::LaunchFor<Half>(context.device, args, clusters);
+  }
+  return packed::LaunchFor<BFloat16>(context.device, args, clusters);
+}
+
+}  // namespace eta::cuda

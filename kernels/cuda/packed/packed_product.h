@@ -1,0 +1,24 @@
+// A product with packed weights for a step of few rows, with the ops around it as row_product.h has
+// them.
+//
+// A row's bits depend on that row alone, for every R up to kMostPackedRows: how K is cut follows
+// from the weight and the device, and the columns of a tensor core's product do not meet.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/rows/row_product.h"
+
+namespace eta::cuda {
+
+inline constexpr int64_t kMostPackedRows = 64;
+
+// As RunRowProduct, for packed weights. Returns false, and does nothing, if there is no kernel for
+// these shapes and types: more than kMostPackedRows rows, with a norm more than kMostProductRows;
+// x of another type than products, or out of neither this type nor float32; a K that is no multiple
+// of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
+// memory; SwiGlu of parts that are not two of one type and size.
+bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
+
+}  // namespace eta::cuda
