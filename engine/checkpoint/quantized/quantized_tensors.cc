@@ -29,7 +29,7 @@ constexpr std::string_view kUnused[] = {".input_scale", ".output_scale", ".q_sca
                                         ".v_scale"};
 constexpr int64_t kWordBits = 32;
 
-absl::Status Invalid(const std::string& name, const std::string& sentence) {
+absl::Status Unfit(const std::string& name, const std::string& sentence) {
   return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(name), " ", sentence));
 }
 
@@ -107,7 +107,7 @@ absl::StatusOr<QuantizedTensors> QuantizedTensors::Present(
     if (!name.ends_with(suffix) || info.dtype != StoredType(quantization.form)) continue;
     const std::string base = name.substr(0, name.size() - suffix.size());
     if (packed && tensors.contains(base + std::string(kWeight))) {
-      return Invalid(base + std::string(kWeight), "is there twice, as numbers and packed");
+      return Unfit(base + std::string(kWeight), "is there twice, as numbers and packed");
     }
     RETURN_IF_ERROR(out.Add(base, name, tensors));
   }
@@ -132,30 +132,30 @@ absl::Status QuantizedTensors::Add(const std::string& base, const std::string& n
                                    const std::map<std::string, TensorInfo>& tensors) {
   const TensorInfo& info = tensors.at(numbers);
   if (info.shape.size() != 2 || info.shape[0] < 1 || info.shape[1] < 1) {
-    return Invalid(numbers, "must have two dimensions");
+    return Unfit(numbers, "must have two dimensions");
   }
   Tensor tensor = {.rows = info.shape[0], .cols = info.shape[1], .numbers = numbers};
   if (quantization_.form == Form::kPacked) {
     const auto cols = CheckedMul(static_cast<uint64_t>(info.shape[1]),
                                  static_cast<uint64_t>(kWordBits / quantization_.bits));
-    if (!cols || *cols > INT32_MAX) return Invalid(numbers, "has too many columns");
+    if (!cols || *cols > INT32_MAX) return Unfit(numbers, "has too many columns");
     tensor.cols = static_cast<int64_t>(*cols);
   }
   const int64_t whole = quantization_.scope == Scope::kGroup  ? quantization_.block_cols
                         : quantization_.form == Form::kFloat8 ? 1
                                                               : kGroupNumbers;
   if (tensor.cols % whole != 0) {
-    return Invalid(numbers, absl::StrCat("has rows of ", tensor.cols,
-                                         " numbers, which are not whole groups of ", whole));
+    return Unfit(numbers, absl::StrCat("has rows of ", tensor.cols,
+                                       " numbers, which are not whole groups of ", whole));
   }
   const int64_t shape[] = {tensor.rows, tensor.cols};
   if (!CheckedBytes(shape, sizeof(float))) {
-    return Invalid(numbers, "has a shape whose size overflows 64 bits");
+    return Unfit(numbers, "has a shape whose size overflows 64 bits");
   }
   tensor.scales = absl::StrCat(base, ".", quantization_.scale);
   const auto scales = tensors.find(tensor.scales);
   if (scales == tensors.end()) {
-    return Invalid(numbers, absl::StrCat("has no scales ", Quoted(tensor.scales)));
+    return Unfit(numbers, absl::StrCat("has no scales ", Quoted(tensor.scales)));
   }
   tensor.scale_dtype = scales->second.dtype;
   RETURN_IF_ERROR(CheckScales(tensor, scales->second));
@@ -163,7 +163,7 @@ absl::Status QuantizedTensors::Add(const std::string& base, const std::string& n
     tensor.zero_points = base + ".weight_zero_point";
     const auto zero_points = tensors.find(tensor.zero_points);
     if (zero_points == tensors.end()) {
-      return Invalid(numbers, absl::StrCat("has no ", Quoted(tensor.zero_points)));
+      return Unfit(numbers, absl::StrCat("has no ", Quoted(tensor.zero_points)));
     }
     RETURN_IF_ERROR(CheckZeroPoints(tensor, zero_points->second));
   }
@@ -186,7 +186,7 @@ std::pair<int64_t, int64_t> QuantizedTensors::ScalesOf(const Tensor& tensor) con
 absl::Status QuantizedTensors::CheckScales(const Tensor& tensor, const TensorInfo& scales) const {
   if (scales.dtype != DType::kFloat32 && scales.dtype != DType::kFloat16 &&
       scales.dtype != DType::kBFloat16) {
-    return Invalid(tensor.scales, "must be float32, float16 or bfloat16");
+    return Unfit(tensor.scales, "must be float32, float16 or bfloat16");
   }
   const auto [rows, cols] = ScalesOf(tensor);
   const std::vector<int64_t>& shape = scales.shape;
@@ -194,9 +194,8 @@ absl::Status QuantizedTensors::CheckScales(const Tensor& tensor, const TensorInf
                     (cols == 1 && shape == std::vector<int64_t>{rows}) ||
                     (rows == 1 && cols == 1 && shape.empty());
   if (fits) return absl::OkStatus();
-  return Invalid(tensor.scales,
-                 absl::StrCat("must have the shape [", rows, ", ", cols, "], of weights [",
-                              tensor.rows, ", ", tensor.cols, "]"));
+  return Unfit(tensor.scales, absl::StrCat("must have the shape [", rows, ", ", cols,
+                                           "], of weights [", tensor.rows, ", ", tensor.cols, "]"));
 }
 
 absl::Status QuantizedTensors::CheckZeroPoints(const Tensor& tensor,
@@ -204,8 +203,8 @@ absl::Status QuantizedTensors::CheckZeroPoints(const Tensor& tensor,
   const auto [rows, cols] = ScalesOf(tensor);
   const std::vector<int64_t> shape = {CeilDiv(rows, kWordBits / quantization_.bits), cols};
   if (zero_points.dtype == DType::kInt32 && zero_points.shape == shape) return absl::OkStatus();
-  return Invalid(tensor.zero_points,
-                 absl::StrCat("must be int32 of the shape [", shape[0], ", ", shape[1], "]"));
+  return Unfit(tensor.zero_points,
+               absl::StrCat("must be int32 of the shape [", shape[0], ", ", shape[1], "]"));
 }
 
 absl::StatusOr<StoredTensor> QuantizedTensors::ReadStored(const std::string& name,
