@@ -28,7 +28,7 @@ constexpr std::array<DType, 4> kKvDtypes = {DType::kFloat16, DType::kBFloat16, D
                                             DType::kFloat8E4M3};
 constexpr std::array<std::string_view, 4> kKvDtypeNames = {"float16", "bfloat16", "float32",
                                                            "float8_e4m3"};
-constexpr std::array<std::string_view, 3> kWeights = {
+constexpr std::array<std::string_view, 4> kWeights = {
     Name(WeightFormat::kNative), Name(WeightFormat::kInt8), Name(WeightFormat::kInt4),
     Name(WeightFormat::kUnpacked)};
 constexpr std::array<std::string_view, 6> kTargets = {

@@ -37,6 +37,7 @@ constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr char kIndexMetric[] = "index_metric.safetensors";
 constexpr uint64_t kMaxConfigBytes = uint64_t{1} << 20;
+constexpr size_t kMaxConfigDepth = 16;
 constexpr uint64_t kMaxTokenizerConfigBytes = uint64_t{16} << 20;
 constexpr size_t kMaxTokenizerConfigDepth = 16;
 constexpr uint64_t kMaxChatTemplateBytes = uint64_t{1} << 20;
@@ -386,6 +387,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   FolderReader reader(folder, options, checkpoint);
   RETURN_IF_ERROR(reader.ReadTexts());
   RETURN_IF_ERROR(reader.ReadTensors());
+  RETURN_IF_ERROR(checkpoint.PresentQuantized());
   RETURN_IF_ERROR(reader.ReadIndexMetric());
   RETURN_IF_ERROR(reader.SetWeightsDigests());
   RETURN_IF_ERROR(checkpoint.SetFingerprints());
@@ -412,13 +414,36 @@ absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& nam
   return &files_[it->second];
 }
 
-absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
-  if (gguf_) return gguf_->Read(name);
+absl::Status Checkpoint::PresentQuantized() {
+  // Who reads the model's shape refuses what is not JSON.
+  if (!CheckJson(kConfig, config_json_, {kMaxConfigBytes, kMaxConfigDepth}).ok()) {
+    return absl::OkStatus();
+  }
+  const JsonTree tree(Json::parse(config_json_, nullptr, false));
+  const auto found = tree.root().find("quantization_config");
+  if (found == tree.root().end() || found->is_null()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto quantization, ParseQuantization(*found));
+  ASSIGN_OR_RETURN(quantized_, QuantizedTensors::Present(quantization, tensors_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> Checkpoint::ReadFromFile(const std::string& name) const {
   ASSIGN_OR_RETURN(const auto file, FileOf(name));
   return file->Read(name);
 }
 
+absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
+  if (gguf_) return gguf_->Read(name);
+  if (!quantized_ || !quantized_->Has(name)) return ReadFromFile(name);
+  return quantized_->ReadFloats(name,
+                                [this](const std::string& file) { return ReadFromFile(file); });
+}
+
 absl::StatusOr<StoredTensor> Checkpoint::ReadStored(const std::string& name) const {
+  if (quantized_ && quantized_->Has(name)) {
+    return quantized_->ReadStored(name,
+                                  [this](const std::string& file) { return ReadFromFile(file); });
+  }
   return gguf_ ? gguf_->ReadStored(name) : TensorReader::ReadStored(name);
 }
 

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/import_record.h"
+#include "engine/checkpoint/quantized/quantized_tensors.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/checkpoint/tokenizer_files.h"
@@ -59,8 +60,8 @@ class Checkpoint final : public TensorSource {
   // file was read.
   absl::Status Naming(const absl::Status& status) const;
 
-  // Of all files together. `begin` and `end` count within the tensor's own file. A tensor that a
-  // GGUF file has quantised is float32 here.
+  // Of all files together. `begin` and `end` count within the tensor's own file. A tensor that is
+  // quantised is float32 here, and its scales are not there.
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
 
   // As SafetensorsFile's or GgufFile's.
@@ -92,7 +93,11 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path, const std::string& name,
                                              const CheckpointOptions& options);
   absl::Status SetFingerprints();
+  // Where config.json says that weights are quantised.
+  absl::Status PresentQuantized();
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
+  // Of the folder's files, as they have it.
+  absl::StatusOr<std::vector<std::byte>> ReadFromFile(const std::string& name) const;
 
   std::string config_json_;
   TokenizerFiles tokenizer_files_;
@@ -101,7 +106,8 @@ class Checkpoint final : public TensorSource {
   std::unique_ptr<const GgufFile> gguf_;              // the only file then
   std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
-  std::map<std::string, size_t> file_of_;  // tensor -> index into files_
+  std::map<std::string, size_t> file_of_;  // tensor of the files -> index into files_
+  std::optional<QuantizedTensors> quantized_;
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
   WeightsDigests weights_;

@@ -28,7 +28,7 @@ struct NamedDType {
 constexpr NamedDType kDTypes[] = {
     {"F64", DType::kFloat64},   {"F32", DType::kFloat32}, {"F16", DType::kFloat16},
     {"BF16", DType::kBFloat16}, {"I64", DType::kInt64},   {"I32", DType::kInt32},
-    {"I8", DType::kInt8},       {"U8", DType::kUInt8},
+    {"I8", DType::kInt8},       {"U8", DType::kUInt8},    {"F8_E4M3", DType::kFloat8E4M3},
 };
 
 absl::Status Invalid(const std::string& sentence) {

@@ -9,6 +9,7 @@
 #include "engine/base/files/input_file.h"
 #include "engine/base/json/json_check.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/quantized/quantization_config.h"
 #include "engine/model/config_fields.h"
 #include "engine/model/layer_kinds.h"
 #include "engine/model/model_family.h"
@@ -28,8 +29,8 @@ constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mas
 // What other models may carry and this runtime does not compute.
 void RefuseUnsupported(ConfigFields& fields) {
   if (fields.Bool("mlp_bias")) fields.Unsupported("mlp_bias", "true is not supported");
-  if (fields.Find("quantization_config") != nullptr) {
-    fields.Unsupported("quantization_config", "is not supported");
+  if (const Json* quantization = fields.Find("quantization_config")) {
+    fields.Fail(ParseQuantization(*quantization).status());
   }
   if (fields.Double("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.Unsupported("partial_rotary_factor", "is not supported");

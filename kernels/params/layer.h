@@ -29,8 +29,8 @@ struct RmsNormParams {
 
 // out = x * weight^T (+ out, if accumulate). On the reference and the CPU each output element sums
 // over K in one fixed order, so a row's bits do not depend on the other rows. So it is on CUDA for
-// up to 16 rows of 16-bit weights, with K a multiple of 8. For more rows the library picks a kernel
-// by their number, and last bits may differ.
+// up to 16 rows of 16-bit weights, and up to 64 of packed ones, with K a multiple of 8. For more
+// rows the library picks a kernel by their number, and last bits may differ.
 struct MatMulParams {
   TensorView x;          // [rows, K]
   const Matrix* weight;  // [N, K]

@@ -369,12 +369,16 @@ int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
   return clusters;
 }
 
-// Cuts K, so that thread blocks are more than half as many again as the multiprocessors.
-void CutK(const Device& device, int32_t clusters, Args& args) {
+// Cuts K, so that thread blocks are more than half as many again as the multiprocessors. Whether
+// SwiGLU rides along changes nothing, so that it does not change a row's bits.
+void CutK(const Device& device, const Weight& weight, Args& args) {
   constexpr int32_t kLeastSlice = 2 * kStageChunks;
+  int64_t tiles = 0;
+  for (const WeightPart& part : weight.parts) tiles += Tiles(part.rows);
+  args.chunks = static_cast<int32_t>(Chunks(weight.cols));
   args.ranks = 1;
   while (HasClusters(device) && args.ranks < kMostRanks &&
-         int64_t{2} * clusters * args.ranks < int64_t{3} * device.num_sms() &&
+         2 * tiles * args.ranks < int64_t{3} * kWarps * device.num_sms() &&
          args.chunks >= 2 * args.ranks * kLeastSlice) {
     args.ranks *= 2;
   }
@@ -416,8 +420,7 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
   const int32_t clusters = packed::FillSegments(product.weight, activates, args);
-  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
-  packed::CutK(context.device, clusters, args);
+  packed::CutK(context.device, product.weight, args);
   if (product.weight.dtype == DType::kFloat16) {
     return packed::LaunchFor<Half>(context.device, args, clusters);
   }

@@ -235,7 +235,7 @@ TEST(SafetensorsHeader, TheSpanFitsShapeAndType) {
 
 // bad input: Weights | unsupported type | UNIMPLEMENTED, named
 TEST(SafetensorsHeader, AnUnknownTypeIsUnimplementedAndNamed) {
-  for (const std::string dtype : {"F8_E4M3", "BOOL", "U16", "float32", ""}) {
+  for (const std::string dtype : {"F8_E5M2", "BOOL", "U16", "float32", ""}) {
     const auto header = Parse(FileOf(Header({Tensor("a", "1", 0, 4, dtype)}), 4));
     EXPECT_THAT(header.status(), FailsSaying(absl::StatusCode::kUnimplemented,
                                              "has the unsupported dtype '" + dtype + "'"));

@@ -2,8 +2,10 @@
 // is allowed.
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/model.h"
@@ -96,6 +98,69 @@ TEST(ModelWeights, NumbersThatBlocksDoNotHoldAreNamedUnlessTheyAreAllowed) {
     // Keeps eight bits.
     const DamagedSource kept(checkpoint, "model.layers.0.self_attn.v_proj.weight", 5, 65505.0f);
     EXPECT_TRUE(Model::Load(kept, *backend, {.weights = WeightFormat::kInt4}).ok());
+  }
+}
+
+// A checkpoint with one matrix in e4m3: ones, with scales of channels.
+class Float8Source : public TensorSource {
+ public:
+  Float8Source(const TensorSource& source, std::string name)
+      : source_(source), name_(std::move(name)), tensors_(source.tensors()) {
+    const std::vector<int64_t>& shape = tensors_.at(name_).shape;
+    tensor.bytes.assign(static_cast<size_t>(shape[0] * shape[1]), std::byte{0x38});
+    tensor.float8 = StoredScales{.scales = std::vector<float>(static_cast<size_t>(shape[0]), 0.02f),
+                                 .block_rows = 1,
+                                 .block_cols = shape[1]};
+  }
+
+  const std::string& config_json() const override { return source_.config_json(); }
+  const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
+  absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override {
+    return source_.Read(name);
+  }
+  absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override {
+    if (name == name_) return tensor;
+    return source_.ReadStored(name);
+  }
+
+  StoredTensor tensor;
+
+ private:
+  const TensorSource& source_;
+  const std::string name_;
+  const std::map<std::string, TensorInfo> tensors_;
+};
+
+// bad input: Weights | e4m3 with a NaN, or with a scale that is NaN, infinite or too large |
+//   FAILED_PRECONDITION, tensor and element or scale named, unless a flag allows it
+TEST(ModelWeights, E4M3ThatIsNoNumberIsNamedUnlessItIsAllowed) {
+  const TinyModel model;
+  const auto checkpoint = Checkpoint::Open(model.path()).value();
+  const std::string name = "model.layers.0.mlp.gate_proj.weight";
+  for (const char* backend_name : {"reference", "cpu"}) {
+    const auto backend = MakeBackend({.name = backend_name}).value();
+    Float8Source source(checkpoint, name);
+    for (const WeightFormat format : {WeightFormat::kNative, WeightFormat::kInt8,
+                                      WeightFormat::kInt4, WeightFormat::kUnpacked}) {
+      EXPECT_TRUE(Model::Load(source, *backend, {.weights = format}).ok());
+    }
+    source.tensor.bytes[9] = std::byte{0xFF};
+    EXPECT_THAT(Model::Load(source, *backend, {}).status(),
+                FailsSaying(absl::StatusCode::kFailedPrecondition,
+                            "tensor " + name + ": element 9 is NaN or infinite"));
+    EXPECT_TRUE(Model::Load(source, *backend, {.allow_nonfinite_weights = true}).ok());
+    source.tensor.bytes[9] = std::byte{0x80};  // -0
+    EXPECT_TRUE(Model::Load(source, *backend, {}).ok());
+    for (const float scale :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 1e37f}) {
+      source.tensor.float8->scales[3] = scale;
+      EXPECT_THAT(Model::Load(source, *backend, {}).status(),
+                  FailsSaying(absl::StatusCode::kFailedPrecondition,
+                              "tensor " + name + ": scale 3 is NaN, infinite or beyond"));
+    }
+    source.tensor.float8->scales[3] = 1e3f;
+    EXPECT_THAT(Model::Load(source, *backend, {.weights = WeightFormat::kInt4}).status(),
+                FailsSaying(absl::StatusCode::kFailedPrecondition, "weights of int4 hold"));
   }
 }
 
