@@ -54,13 +54,16 @@ void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<fl
   }
 }
 
-// What a matrix becomes on the device. A float32 number is exact anywhere, others in their own
-// type.
+bool IsExact(std::span<const HostMatrix> parts) {
+  return std::ranges::any_of(parts, &HostMatrix::exact);
+}
+
+// What a matrix that is not kept packed becomes.
 DType TypeOnDevice(std::span<const HostMatrix> parts, DType compute) {
-  const bool rounds = std::ranges::any_of(parts, [&](const HostMatrix& part) {
-    return part.exact && (part.blocks != nullptr || part.dtype != compute);
+  const bool fits = std::ranges::all_of(parts, [&](const HostMatrix& part) {
+    return part.blocks == nullptr && part.float8 == nullptr && part.dtype == compute;
   });
-  return rounds ? DType::kFloat32 : compute;
+  return IsExact(parts) && !fits ? DType::kFloat32 : compute;
 }
 
 class CudaBackend final : public Backend, public ExpertOps {
@@ -152,7 +155,7 @@ class CudaBackend final : public Backend, public ExpertOps {
                                                WeightFormat format) override {
     const absl::Status fits = CheckParts(parts);
     if (!fits.ok()) return fits;
-    if (KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
+    if (!IsExact(parts) && KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
     if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
       return absl::InvalidArgumentError(
           absl::StrCat("weights: ", std::string(Name(format)),
@@ -169,7 +172,7 @@ class CudaBackend final : public Backend, public ExpertOps {
     if (!buffer.ok()) return buffer.status();
     std::byte* to = (*buffer)->data();
     for (const HostMatrix& part : parts) {
-      if (part.blocks == nullptr && part.dtype == dtype) {
+      if (part.blocks == nullptr && part.float8 == nullptr && part.dtype == dtype) {
         Upload(to, part.data, static_cast<size_t>(part.rows) * row_bytes);
       } else {
         UploadConverted(part, dtype, to);

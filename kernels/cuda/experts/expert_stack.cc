@@ -1,4 +1,5 @@
-// StackExperts: the matrices of a layer's experts become one piece of memory.
+// StackExperts: the matrices of a layer's experts become one piece of memory, packed ones as the
+// numbers that they stand for.
 
 #include <algorithm>
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/packed/unpack_weight.h"
 
 namespace eta::cuda {
 
@@ -18,7 +20,7 @@ absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
   const auto there = std::ranges::find_if(matrices, [](const auto& m) { return m != nullptr; });
   if (there == matrices.end()) return absl::InvalidArgumentError("experts: no matrix");
   const Weight first = weight_of(*there);
-  const size_t bytes = (*there)->bytes();
+  const size_t bytes = static_cast<size_t>(first.rows * first.cols) * SizeOf(first.dtype);
   auto buffer = backend.Allocate(matrices.size() * bytes);
   if (!buffer.ok()) return buffer.status();
   std::byte* to = (*buffer)->data();
@@ -28,9 +30,13 @@ absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
       if (weight.dtype != first.dtype || weight.rows != first.rows || weight.cols != first.cols) {
         return absl::InvalidArgumentError("experts: matrices of several shapes");
       }
-      device.Check(
-          cudaMemcpyAsync(to, weight.data, bytes, cudaMemcpyDeviceToDevice, device.stream()),
-          "stack of experts");
+      if (weight.packed()) {
+        UnpackWeight(device, weight, to);
+      } else {
+        device.Check(
+            cudaMemcpyAsync(to, weight.data, bytes, cudaMemcpyDeviceToDevice, device.stream()),
+            "stack of experts");
+      }
     }
     to += bytes;
   }

@@ -47,7 +47,8 @@ class DeviceExpertStack final : public ExpertStack {
   ExpertWeights weights_;
 };
 
-// Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them.
+// Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them. Packed ones are
+// unpacked.
 absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
     Backend& backend, Device& device, std::vector<std::unique_ptr<Matrix>> matrices);
 

@@ -159,6 +159,17 @@ void WithNarrowType(DType dtype, Visit&& visit) {
   return visit(BFloat16{});
 }
 
+void LaunchUnpacking(Device& device, const UnpackArgs& args, DType dtype, std::byte* to) {
+  const int64_t warps = int64_t{args.num_tiles} * args.chunks;
+  WithNarrowType(dtype, [&](auto element) {
+    using T = decltype(element);
+    Launch(device, "unpacking of weights",
+           {.grid = static_cast<unsigned>((warps + kUnpackWarps - 1) / kUnpackWarps),
+            .block = kUnpackThreads},
+           UnpackTiles<T>, args, reinterpret_cast<T*>(to));
+  });
+}
+
 }  // namespace
 }  // namespace packed
 
@@ -182,21 +193,23 @@ void MultiplyUnpacked(Context& context, MatMuls& products, const TensorView& x,
       packed::UnpackArgs args = packed::ArgsOf(weight, part, data, tile);
       args.num_tiles = static_cast<int32_t>(std::min<int64_t>(args.num_tiles, most));
       args.channels = std::min(args.channels, args.num_tiles * kTileChannels);
-      const int64_t warps = int64_t{args.num_tiles} * args.chunks;
-      packed::WithNarrowType(weight.dtype, [&](auto element) {
-        using T = decltype(element);
-        Launch(context.device, "unpacking of weights",
-               {.grid = static_cast<unsigned>((warps + packed::kUnpackWarps - 1) /
-                                              packed::kUnpackWarps),
-                .block = packed::kUnpackThreads},
-               packed::UnpackTiles<T>, args, reinterpret_cast<T*>(scratch));
-      });
+      packed::LaunchUnpacking(context.device, args, weight.dtype, scratch);
       const int64_t channel = first_channel + tile * kTileChannels;
       products.Run(x, {scratch, weight.dtype, args.channels, weight.cols},
                    out.Columns(channel, args.channels), accumulate);
     }
     data += PartBytes(part, weight.cols);
     first_channel += part.rows;
+  }
+}
+
+void UnpackWeight(Device& device, const Weight& weight, std::byte* to) {
+  const auto* data = static_cast<const std::byte*>(weight.data);
+  for (const WeightPart& part : weight.parts) {
+    if (part.type == PackedType::kNone) break;
+    packed::LaunchUnpacking(device, packed::ArgsOf(weight, part, data, 0), weight.dtype, to);
+    data += PartBytes(part, weight.cols);
+    to += part.rows * weight.cols * static_cast<int64_t>(SizeOf(weight.dtype));
   }
 }
 

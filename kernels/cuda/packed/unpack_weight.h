@@ -16,6 +16,9 @@ size_t UnpackedBytes(const Weight& weight);
 void MultiplyUnpacked(Context& context, MatMuls& products, const TensorView& x,
                       const Weight& weight, const TensorView& out, bool accumulate);
 
+// Puts the numbers of a packed weight, rounded to the type of products, row-major at `to`.
+void UnpackWeight(Device& device, const Weight& weight, std::byte* to);
+
 // As Embed, of a packed table.
 void EmbedPacked(Context& context, const Weight& table, const TensorView& out);
 
