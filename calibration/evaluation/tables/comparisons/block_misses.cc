@@ -66,7 +66,7 @@ void BlockMisses::AppendKv(const AppendKvParams& params) {
 
 void BlockMisses::DecodeAttention(const AttentionParams& params) {
   ForwardingBackend::DecodeAttention(params);
-  if (counts_ == nullptr) return;
+  if (counts_ == nullptr || params.window > 0) return;
   std::vector<Row> rows;
   for (const SequenceRows& sequence : batch_.sequences) {
     const AttentionOptions& options = sequence.attention;
