@@ -148,7 +148,8 @@ class SegmentReader {
     const Floats df;
     const auto column = static_cast<size_t>(group_.kv_head) * num_heads_;
     const float* q = params_.q.row(group_.row) + column * d_;
-    const float* thresholds = gated_ ? params_.thresholds.row(group_.row) + column : nullptr;
+    const bool windowed = params_.window > 0;
+    const float* thresholds = windowed ? nullptr : params_.thresholds.row(group_.row) + column;
     for (size_t h = 0; h < num_heads_; ++h) {
       float* query = scratch_.queries + h * kTileRowStride;
       for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
@@ -354,7 +355,8 @@ class SegmentReader {
   uint8_t kept_[kMaxGroup];  // of a block that not all of them keep
 };
 
-// Adds the partial results in the order of segments, then the floor, then divides.
+// Adds the partial results in the order of segments, then the floor and the head's sink, then
+// divides.
 void MergeSegments(const AttentionParams& params, const DecodeGroup& group, const float* partials) {
   const Floats df;
   const KvTile tile(params.geometry);
@@ -376,6 +378,11 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
     }
     std::fill_n(out, d, 0.0f);
     if (base == -std::numeric_limits<float>::infinity()) continue;  // no key at all
+    float sink = -std::numeric_limits<float>::infinity();
+    if (params.sinks != nullptr) {
+      sink = params.sinks[static_cast<size_t>(group.kv_head) * heads + h] * kLog2E;
+      base = std::max(base, sink);
+    }
     float total = 0.0f;
     const auto add = [&](const float* sums, float weight, float factor) {
       total += weight * factor;
@@ -388,6 +395,7 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
     if ((floor_heads >> h & 1) != 0) {
       add(v_total, static_cast<float>(full_blocks * tile.block_size), Exp2Scalar(-base));
     }
+    if (params.sinks != nullptr) total += Exp2Scalar(sink - base);
     for (size_t i = 0; i < d; i += hn::Lanes(df)) {
       hn::StoreU(hn::Div(hn::LoadU(df, out + i), hn::Set(df, total)), df, out + i);
     }

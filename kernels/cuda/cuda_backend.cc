@@ -208,7 +208,7 @@ class CudaBackend final : public Backend {
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
   }
 
@@ -301,7 +301,9 @@ class CudaBackend final : public Backend {
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
   void DecodeAttention(const AttentionParams& params) override {
     if (step_.decode_rows.empty()) return;
-    DecodeAttentionOp op = {params, step_.confirms, step_.even};
+    const bool windowed = params.window > 0;
+    const bool even = step_.even || (windowed && params.window <= kShortKeys);
+    DecodeAttentionOp op = {params, step_.confirms && !windowed, even};
     op.params.values_read = nullptr;
     Add(op);
   }
@@ -494,7 +496,7 @@ class CudaBackend final : public Backend {
 
   // Forgets the recorded ops.
   void ClearProgram() {
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
     targets_.clear();
   }

@@ -142,10 +142,11 @@ class Program {
   void Add(Op op) { ops_.push_back(std::move(op)); }
   size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
-  // Begins a new step with arrays for `padded_rows` rows. `single_rows`: every sequence decodes one
-  // row.
-  void Clear(int32_t padded_rows, bool single_rows) {
+  // Begins a new step with arrays for `padded_rows` rows and `num_tables` block tables of a
+  // sequence. `single_rows`: every sequence decodes one row.
+  void Clear(int32_t padded_rows, int32_t num_tables, bool single_rows) {
     padded_rows_ = padded_rows;
+    num_tables_ = num_tables;
     single_rows_ = single_rows;
     ops_.clear();
   }
@@ -159,7 +160,14 @@ class Program {
   bool BeginsAs(const Program& other, size_t from) const;
 
  private:
+  // Whether the steps' arrays have the same places.
+  bool IsLaidOutAs(const Program& other) const {
+    return padded_rows_ == other.padded_rows_ && num_tables_ == other.num_tables_ &&
+           single_rows_ == other.single_rows_;
+  }
+
   int32_t padded_rows_ = 1;
+  int32_t num_tables_ = 1;
   bool single_rows_ = false;
   std::vector<Op> ops_;
 };

@@ -67,7 +67,7 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
     const int32_t h = kv_head * group + g;
     const Admission admission =
         AdmitBlocks({params.layer, params.q, params.thresholds, params.num_query_heads,
-                     params.geometry, params.softmax_scale},
+                     params.geometry, params.softmax_scale, params.sinks},
                     pages, row, h);
     int32_t attended = tail;
     for (size_t j = 0; j < admission.blocks.size(); ++j) {
@@ -108,7 +108,8 @@ Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Ro
   if (!options.relative) {
     return Admit(Bounds(params, pages, row, query_head, q), threshold - options.offset, options);
   }
-  const EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale);
+  const float* sink = params.sinks != nullptr ? params.sinks + query_head : nullptr;
+  const EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale, sink);
   threshold = mass.row + options.relative_c;
   return Admit(mass.blocks, threshold - options.offset, options);
 }

@@ -77,6 +77,7 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   const double pruned_logit = floor && num_pruned > 0 ? 0.0 : -HUGE_VAL;
   double max = pruned_logit;
   for (const double logit : weights) max = std::max(max, logit);
+  if (params.sinks != nullptr) max = std::max(max, double{params.sinks[query_head]});
   double denominator = 0.0;
   for (double& weight : weights) {
     weight = std::exp(weight - max);
@@ -84,6 +85,7 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   }
   const double pruned_weight = pruned_logit == 0.0 ? std::exp(-max) : 0.0;
   denominator += pruned_weight * static_cast<double>(num_pruned);
+  if (params.sinks != nullptr) denominator += std::exp(params.sinks[query_head] - max);
 
   for (int32_t i = 0; i < d; ++i) {
     double sum = 0.0;

@@ -88,13 +88,13 @@ double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_
              float softmax_scale);
 
 // What the row of relative thresholds compares (eta-semantics.md, "Relative thresholds"), in
-// float32: l_j of every full block; and Lhat, for a query head [d].
+// float32: l_j of every full block; and Lhat, for a query head [d] with the logit `sink`, or null.
 struct EstimatedMass {
   std::vector<float> blocks;  // [N]
   float row = 0.0f;
 };
 EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
-                           float softmax_scale);
+                           float softmax_scale, const float* sink);
 
 // What selection takes of its op's parameters.
 struct ScreenParams {
@@ -104,6 +104,7 @@ struct ScreenParams {
   int32_t num_query_heads;
   KvGeometry geometry;
   float softmax_scale;
+  const float* sinks;  // [HQ] or null
 };
 
 // The full blocks of a row that one query head admits, pinned and rescued ones too.

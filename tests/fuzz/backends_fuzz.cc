@@ -1,7 +1,7 @@
 // Any bytes as a ragged attention step, on the reference and on the CPU backend: the same blocks
 // are selected, the same keys counted, and the outputs and their shadows agree within the unit
 // tests' tolerance, which is for keys of size 1. Then biases, norms of heads and the rotation of a
-// sequence's rows.
+// sequence's rows, and the same rows in a layer with a window.
 //
 // Shapes, options, rows, forks and thresholds come from the bytes; keys, values and queries are
 // normal numbers drawn from a seed of them. Thresholds keep clear of every bound, so that counts
@@ -282,6 +282,24 @@ void CheckRowOps(InputReader& reader, const AttentionCase& made, Device& referen
   }
 }
 
+// The rows in a layer with a window, which has a block table of its own: any window, shorter than a
+// block or longer than the context.
+void CheckWindow(InputReader& reader, AttentionCase& made, Device& reference, Device& cpu) {
+  made.window =
+      reader.Bool() ? reader.Int(1, 3 * made.geometry.block_size) : reader.Int(1, 1 << 30);
+  made.table = reader.Int(0, 2);
+  const AttentionResult want = AttentionStep(reference, made).Run();
+  const AttentionResult got = AttentionStep(cpu, made).Run();
+  const double tolerance =
+      KeySize(made) * (made.geometry.dtype == eta::DType::kFloat32 ? 1e-5 : 2e-3);
+  for (int64_t r = 0; r < want.out.rows; ++r) {
+    for (int64_t at = 0; at < want.out.cols; at += made.geometry.head_dim) {
+      Require(eta::testing::RelativeError(got.out.row(r) + at, want.out.row(r) + at,
+                                          made.geometry.head_dim) < tolerance);
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -289,6 +307,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AttentionCase made = Shapes(reader);
   eta::testing::Random random(made.seed);
   ChooseIndex(reader, random, made);
+  // Not read, as above.
+  if (made.seed % 3 == 0) eta::testing::AddSinks(made.seed, made);
+  made.table = static_cast<int32_t>(made.seed % 2);
   int64_t rows = 0;
   for (int n = reader.Int(1, 4); n > 0; --n) {
     AddSequence(reader, random, made);
@@ -307,5 +328,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const AttentionResult got = AttentionStep(cpu, made).Run();
   CheckSame(made, wanted, got, want);
   CheckRowOps(reader, made, reference, cpu);
+  CheckWindow(reader, made, reference, cpu);
   return 0;
 }

@@ -74,6 +74,10 @@ struct RowTask {
     return params.q.row(tile.row(i / group)) + head(i) * head_dim();
   }
   int32_t position(int32_t query) const { return tile.position(query / group); }
+  // The weight of the query's sink where the others are relative to e^maximum; 0: no sink.
+  float SinkWeight(int32_t query, float maximum) const {
+    return params.sinks != nullptr ? std::exp(params.sinks[head(query)] - maximum) : 0.0f;
+  }
   std::span<const int32_t> table() const { return tile.sequence->table(params.kv.table); }
   bool gated() const { return params.gate == Gate::kSilu && params.window == 0; }
 
@@ -307,7 +311,8 @@ inline void StoreOutput(const RowTask& task, const Gathered& gathered) {
   const Float d;
   for (int32_t query = 0; query < task.num_queries(); ++query) {
     const float* sums = gathered.sums + static_cast<size_t>(query) * kLanes;
-    const float scale = 1.0f / hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums)));
+    const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums)));
+    const float scale = 1.0f / (sum + task.SinkWeight(query, gathered.maxima[query]));
     const float* from = gathered.output + static_cast<size_t>(query) * gathered.width;
     float* to =
         task.params.out.row(task.tile.row(query / task.group)) + task.head(query) * task.head_dim();

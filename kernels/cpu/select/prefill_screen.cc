@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/block_bound.h"
 #include "kernels/cpu/select/always_read-inl.h"
 #include "kernels/cpu/select/block_scores-inl.h"
 #include "kernels/cpu/select/mask_bits.h"
@@ -285,7 +286,9 @@ class TileScreen : TileQueries {
       }
     }
     for (size_t query = first; query < end; ++query) {
-      Threshold(query) = row_masses_.Of(query).Log() + options_.relative_c;
+      float mass = row_masses_.Of(query).Log();
+      if (params_.sinks != nullptr) mass = eta::LogAdd(mass, params_.sinks[HeadOf(query)]);
+      Threshold(query) = mass + options_.relative_c;
       CompareMasses(query, MassesOf(query - first));
     }
   }

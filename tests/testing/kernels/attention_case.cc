@@ -108,6 +108,7 @@ std::string AttentionCase::Describe() const {
        << ", heads " << num_query_heads << "/" << geometry.num_kv_heads
        << (gate == Gate::kNone ? ", no gate" : ", gated");
   if (window > 0) text << ", window " << window;
+  if (!sinks.empty()) text << ", learned sinks";
   if (table > 0) text << ", table " << table;
   for (const SequenceCase& sequence : sequences) {
     text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
@@ -330,6 +331,7 @@ AttentionResult AttentionStep::Run(int times) {
       capacity,
       list_rows,
       device_.Put(std::vector<int32_t>(static_cast<size_t>(list_rows * heads), -7))};
+  const float* sinks = case_.sinks.empty() ? nullptr : device_.Put(case_.sinks);
   const bool predicts = case_.predictor_weight.rows > 0;
   const std::vector<int32_t> tokens(rows);
   const ThresholdParams prediction = {
@@ -348,7 +350,8 @@ AttentionResult AttentionStep::Run(int times) {
       .softmax_scale = case_.softmax_scale(),
       .selection = selection,
       .counts = {result.tokens_attended.data(), result.tokens_read.data(),
-                 result.values_read.data()}};
+                 result.values_read.data()},
+      .sinks = sinks};
   // A word more than needed, and a row behind them that must stay as it is.
   const int64_t words = capacity / 64 + 2;
   const auto mask_words = static_cast<size_t>(heads * words);
@@ -362,7 +365,8 @@ AttentionResult AttentionStep::Run(int times) {
                                               .kv = kv_,
                                               .softmax_scale = case_.softmax_scale(),
                                               .selection = prefill_masks,
-                                              .counts = select.counts};
+                                              .counts = select.counts,
+                                              .sinks = sinks};
   AttentionParams attention = {
       .q = q,
       .thresholds = thresholds,
@@ -375,7 +379,8 @@ AttentionResult AttentionStep::Run(int times) {
       .selection = selection,
       .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype()),
       .values_read = result.values_read.data(),
-      .prefill = prefill_masks};
+      .prefill = prefill_masks,
+      .sinks = sinks};
   if (case_.window > 0) {
     attention.window = case_.window;
     attention.thresholds = {};
@@ -432,7 +437,7 @@ AttentionResult AttentionStep::Run(int times) {
       device_->SelectBlocks(select);
     } else {
       device_->ListBlocks(
-          {select.q, chosen.data(), heads, case_.geometry, selection, select.counts});
+          {select.q, chosen.data(), heads, case_.geometry, selection, select.counts, kv_.table});
     }
     device_->SelectPrefillBlocks(select_prefill);
     device_->DecodeAttention(attention);

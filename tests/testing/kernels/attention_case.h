@@ -61,8 +61,9 @@ struct AttentionCase {
   // A layer with a window: it has no records, blocks before the window of a sequence's first row
   // are gone before the step, and both attentions alone run.
   int32_t window = 0;
-  int32_t table = 0;  // which block table is the layer's; the others are of no use
-  uint64_t seed = 0;  // of what must not matter: physical blocks, the cut of the history
+  std::vector<float> sinks;  // learned, [HQ]; empty: none
+  int32_t table = 0;         // which block table is the layer's; the others are of no use
+  uint64_t seed = 0;         // of what must not matter: physical blocks, the cut of the history
 
   int32_t group() const { return num_query_heads / geometry.num_kv_heads; }
   float softmax_scale() const;
@@ -147,10 +148,13 @@ constexpr double Clearance(const KvGeometry& geometry) {
 }
 
 // Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys,
-// sparse prefill;
+// sparse prefill, learned sinks;
 // with kind outlier also a metric, a centre, keys that stand out, and without a gate relative
 // thresholds and blocks whose deviation lies beyond g. Keys must be there, thresholds not yet.
 void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);
+
+// Gives the heads of a case learned sinks, some of them far from all scores.
+void AddSinks(uint64_t seed, AttentionCase& attention_case);
 
 // Makes the layer of a case one with a window, and gives it a block table.
 void AddWindow(uint64_t seed, AttentionCase& attention_case);

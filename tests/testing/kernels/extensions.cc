@@ -86,6 +86,8 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
       made.index_centre = Normal(random, made.geometry.num_kv_heads, made.geometry.head_dim, 0.5f);
     }
   }
+  Random learned(seed + 0x1e4);  // likewise
+  if (Often(learned, 3)) AddSinks(seed, made);
   Random prompts(seed + 0x5fa75e);  // likewise
   Random blocks(seed + 0x3a7e5);    // likewise
   for (SequenceCase& sequence : made.sequences) {
@@ -99,6 +101,14 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
                     made.sequences, sequence);
     }
     ChooseOptions(random, made, sequence);
+  }
+}
+
+void AddSinks(uint64_t seed, AttentionCase& made) {
+  Random random(seed + 0x51e4);
+  for (int32_t h = 0; h < made.num_query_heads; ++h) {
+    made.sinks.push_back(Often(random, 8) ? Pick(random, {-30.0f, 20.0f})
+                                          : static_cast<float>(UniformReal(random, -4.0, 5.0)));
   }
 }
 

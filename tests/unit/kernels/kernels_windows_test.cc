@@ -17,7 +17,7 @@ using ::testing::Range;
 using ::testing::Values;
 using ::testing::ValuesIn;
 
-double OutputTolerance(const KvGeometry& geometry, DType out) {
+double WindowedTolerance(const KvGeometry& geometry, DType out) {
   const double exact = geometry.index == IndexKind::kOutlier ? 4e-5 : 1e-5;
   return (geometry.dtype == DType::kFloat32 ? exact : 2e-3) + RoundingError(out);
 }
@@ -28,8 +28,8 @@ AttentionCase WindowedCase(uint64_t seed, NarrowTypes narrow) {
   return made;
 }
 
-void ExpectSameOutput(const AttentionCase& made, const HostTensor& got, const HostTensor& want,
-                      double tolerance) {
+void ExpectSameWindowed(const AttentionCase& made, const HostTensor& got, const HostTensor& want,
+                        double tolerance) {
   const int32_t d = made.geometry.head_dim;
   for (int64_t r = 0; r < want.rows; ++r) {
     for (int64_t at = 0; at < want.cols; at += d) {
@@ -60,12 +60,13 @@ TEST_P(WindowedStep, MatchesTheReference) {
   const AttentionResult want = AttentionStep(judge, made).Run();
   // A backend with graphs replays the third.
   const AttentionResult got = AttentionStep(device, made).Run(/*times=*/3);
-  ExpectSameOutput(made, got.out, want.out,
-                   OutputTolerance(made.geometry, device.activation_dtype()));
+  ExpectSameWindowed(made, got.out, want.out,
+                     WindowedTolerance(made.geometry, device.activation_dtype()));
 }
 
 // The case with only row `row` of sequence `s`, at its own place.
-AttentionCase RowAlone(const AttentionCase& whole, size_t s, int32_t row, int64_t row_in_step) {
+AttentionCase WindowedRowAlone(const AttentionCase& whole, size_t s, int32_t row,
+                               int64_t row_in_step) {
   AttentionCase alone = whole;
   alone.seed = whole.seed + 1000 + static_cast<uint64_t>(row_in_step);
   SequenceCase sequence = whole.sequences[s];
@@ -93,7 +94,7 @@ TEST_P(WindowedStep, ARowDoesNotFeelItsBatch) {
   for (size_t s = 0; s < made.sequences.size(); ++s) {
     const int32_t rows = made.sequences[s].num_rows;
     for (int32_t i = 0; i < rows; i += i < 4 ? 1 : 7) {
-      const AttentionCase alone = RowAlone(made, s, i, row + i);
+      const AttentionCase alone = WindowedRowAlone(made, s, i, row + i);
       const AttentionResult result = AttentionStep(single, alone).Run();
       const float* beside = together.out.row(row + i);
       const double error = RelativeError(result.out.row(0), beside, result.out.cols);
@@ -103,7 +104,7 @@ TEST_P(WindowedStep, ARowDoesNotFeelItsBatch) {
                   0)
             << "sequence " << s << ", row " << i << " differs by " << error;
       } else {
-        EXPECT_TRUE(error < OutputTolerance(made.geometry, device.activation_dtype()))
+        EXPECT_TRUE(error < WindowedTolerance(made.geometry, device.activation_dtype()))
             << "sequence " << s << ", row " << i;
       }
     }
@@ -128,8 +129,8 @@ TEST_P(WindowedStep, AWindowOverTheContextIsFullAttentionWithoutAGate) {
   if (RowsAreExact(backend())) {
     EXPECT_EQ(got.out.data, want.out.data);
   } else {
-    ExpectSameOutput(made, got.out, want.out,
-                     OutputTolerance(made.geometry, device.activation_dtype()));
+    ExpectSameWindowed(made, got.out, want.out,
+                       WindowedTolerance(made.geometry, device.activation_dtype()));
   }
 }
 
