@@ -16,11 +16,17 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend,
                                                          const ModelConfig& config,
                                                          const KvGeometry& geometry,
                                                          int32_t num_blocks) {
+  return Create(backend, GroupLayers(config), geometry, num_blocks);
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend, LayerGroups groups,
+                                                         const KvGeometry& geometry,
+                                                         int32_t num_blocks) {
   ASSIGN_OR_RETURN(const KvLayout layout, backend.Layout(geometry));
   auto cache = std::make_unique<KvCache>();
   cache->geometry_ = geometry;
   cache->num_blocks_ = num_blocks;
-  cache->groups_ = GroupLayers(config);
+  cache->groups_ = std::move(groups);
   for (int32_t i = 0; i < cache->groups_.slots; ++i) {
     ASSIGN_OR_RETURN(auto tiles,
                      backend.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)));

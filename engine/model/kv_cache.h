@@ -24,6 +24,10 @@ class KvCache {
                                                          const ModelConfig& config,
                                                          const KvGeometry& geometry,
                                                          int32_t num_blocks);
+  // With other groups than GroupLayers'.
+  static absl::StatusOr<std::unique_ptr<KvCache>> Create(Backend& backend, LayerGroups groups,
+                                                         const KvGeometry& geometry,
+                                                         int32_t num_blocks);
 
   const KvGeometry& geometry() const { return geometry_; }
   const LayerGroups& groups() const { return groups_; }

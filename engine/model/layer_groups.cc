@@ -19,7 +19,7 @@ bool FillsSlots(int32_t layers, int32_t size, int32_t share) {
 // The largest groups that waste little: an empty slot costs full layers a page for each block of
 // the context, and a window its few.
 int32_t GroupSize(const std::map<int32_t, int32_t>& layers_by_window) {
-  constexpr int32_t kOfFull = 8;
+  constexpr int32_t kOfFull = 16;
   constexpr int32_t kOfWindow = 4;
   int32_t size = 1;
   for (const auto& [window, layers] : layers_by_window) size = std::max(size, layers);
@@ -51,6 +51,12 @@ LayerGroups GroupLayers(const ModelConfig& config) {
         {.group = first_group[window] + place / groups.slots, .slot = place % groups.slots});
   }
   return groups;
+}
+
+LayerGroups OneGroup(const ModelConfig& config) {
+  LayerGroups group = {.slots = config.num_layers, .windows = {0}, .places = {}};
+  for (int32_t i = 0; i < config.num_layers; ++i) group.places.push_back({.group = 0, .slot = i});
+  return group;
 }
 
 int32_t LayerGroups::num_full() const {

@@ -34,6 +34,8 @@ struct LayerGroups {
 };
 
 LayerGroups GroupLayers(const ModelConfig& config);
+// All layers as one group of full ones: each has room for every token, whatever it sees.
+LayerGroups OneGroup(const ModelConfig& config);
 
 // The first block that a row at `position` sees through a window; of full layers, 0, that is 0.
 inline int64_t FirstBlockSeen(int64_t position, int32_t window, int32_t block_size) {

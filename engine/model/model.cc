@@ -329,6 +329,7 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
         {q, k, layer.query_norm->as<float>(), layer.key_norm->as<float>(), c.head_dim, c.norm_eps});
   }
   if (c.layer(layer_idx).rotates) backend_.Rope({q, k, c.head_dim, c.rope_scaling});
+  if (!c.IsFull(layer_idx)) kv.records = nullptr;  // nothing is selected in its window
   backend_.AppendKv({k, v, cache.geometry(), kv});
   if (!c.IsFull(layer_idx))
     return AttendInWindow(layer_idx, q, cache.geometry(), batch, kv, outputs);

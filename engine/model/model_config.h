@@ -99,6 +99,10 @@ struct ModelConfig {
     return num_layers - static_cast<int32_t>(windows);
   }
   std::vector<int32_t> full_layers() const;  // ascending
+  // Whether some layer could be told to read less: not every one has a window.
+  bool HasFullLayers() const {
+    return layers.empty() || std::ranges::any_of(layers, [](LayerKind l) { return l.window == 0; });
+  }
   bool HasExperts(int32_t layer) const {
     return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)];
   }

@@ -158,7 +158,7 @@ void CheckOutput(const OutputOptions& output, Checker& check) {
 }
 
 bool HasDynamic(const ModelConfig& config) {
-  return config.num_full_layers() > 0 && (config.has_predictor || config.has_relative_thresholds());
+  return config.HasFullLayers() && (config.has_predictor || config.has_relative_thresholds());
 }
 
 AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
@@ -187,7 +187,7 @@ void CheckWindowsAlone(const AttentionChoice& choice, const ModelConfig& config,
 void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
   const ModelConfig& config = model.config;
   check.Set(CheckBounds("attention.", choice.settings));
-  if (config.num_full_layers() == 0) return CheckWindowsAlone(choice, config, check);
+  if (!config.HasFullLayers()) return CheckWindowsAlone(choice, config, check);
   switch (ModeOf(choice, config)) {
     case AttentionMode::kFull: {
       const std::string sentence = "full attention prunes nothing and does not read this";

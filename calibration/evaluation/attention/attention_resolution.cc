@@ -28,9 +28,12 @@ absl::Status CheckMadeFor(const ThresholdProfile& profile, const Runtime& loaded
   }
   ASSIGN_OR_RETURN(const auto read,
                    ParseModelConfig(loaded.checkpoint().config_json()));  // without flags
-  ASSIGN_OR_RETURN(const auto model, ModelFingerprint(read, loaded.checkpoint()));
-  const std::string& fingerprint = model;
-  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint) {
+  ASSIGN_OR_RETURN(const std::string fingerprint, ModelFingerprint(read, loaded.checkpoint()));
+  // Of a server whose requests are no longer than the windows.
+  ASSIGN_OR_RETURN(const std::string full,
+                   ModelFingerprint(ForContext(read, 1), loaded.checkpoint()));
+  if (!profile.model_fingerprint.empty() && profile.model_fingerprint != fingerprint &&
+      profile.model_fingerprint != full) {
     return absl::FailedPreconditionError(
         absl::StrCat("model_fingerprint: the profile was made for model ",
                      profile.model_fingerprint.substr(0, 12), "..., this is ",

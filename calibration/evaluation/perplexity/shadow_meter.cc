@@ -7,7 +7,7 @@
 namespace eta {
 
 ShadowMeter::ShadowMeter(const ModelConfig& config, double share)
-    : num_layers_(config.num_layers),
+    : layers_(config.full_layers()),
       sample_(share),
       step_(config.num_layers, config.num_query_heads) {}
 
@@ -18,7 +18,7 @@ std::span<const ShadowLayer> ShadowMeter::Choose(size_t rows, int32_t position) 
   }
   measured_ += static_cast<int64_t>(chosen.size());
   step_.Clear();
-  for (int32_t layer = 0; layer < num_layers_; ++layer) {
+  for (const int32_t layer : layers_) {
     for (const int32_t row : chosen) {
       step_.Add({.layer = layer, .row = row, .kv_len = position + row + 1});
     }

@@ -34,8 +34,8 @@ class ShadowMeter {
   std::optional<ShadowSummary> Summary() const;
 
  private:
-  const int32_t num_layers_;
-  EvenSample sample_;  // of the decode rows
+  const std::vector<int32_t> layers_;  // the full ones
+  EvenSample sample_;                  // of the decode rows
   int64_t measured_ = 0;
   ShadowRows step_;
   std::vector<float> masses_;  // one per measured row and layer

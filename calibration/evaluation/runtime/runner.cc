@@ -1,7 +1,6 @@
 #include "calibration/evaluation/runtime/runner.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -21,15 +20,11 @@ absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
                                 .block_size = options.geometry.block_size,
                                 .index = options.geometry.index}));
   const int32_t block = options.geometry.block_size;
-  // One sequence has blocks for all of its tokens in every group.
-  const int64_t num_blocks =
-      (int64_t{options.max_context} + block - 1) / block * GroupLayers(model->config()).size();
-  if (num_blocks > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError("max_context: the cache would have too many blocks");
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
-                   KvCache::Create(backend, model->config(), options.geometry,
-                                   static_cast<int32_t>(num_blocks)));
+  const auto num_blocks = static_cast<int32_t>((int64_t{options.max_context} + block - 1) / block);
+  // Evaluations look at every layer's keys, those that its window no longer shows too.
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<KvCache> cache,
+      KvCache::Create(backend, OneGroup(model->config()), options.geometry, num_blocks));
   return std::unique_ptr<SequenceRunner>(
       new SequenceRunner(std::move(model), std::move(cache), options));
 }
@@ -46,11 +41,6 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
       best_(static_cast<size_t>(options.max_rows)) {
   std::iota(row_indices_.begin(), row_indices_.end(), 0);
   std::iota(block_table_.begin(), block_table_.end(), 0);
-  const auto groups = static_cast<size_t>(cache_->groups().size());
-  const size_t blocks = block_table_.size() / groups;
-  for (size_t group = 1; group < groups; ++group) {
-    more_tables_.push_back(std::span(block_table_).subspan(group * blocks, blocks));
-  }
 }
 
 absl::Status SequenceRunner::CheckHeads(const SequenceSettings& settings) const {
@@ -153,8 +143,7 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                              .head_z = settings_.head_z.empty() ? nullptr : settings_.head_z.data(),
                              .tempered = tempered_.words(),
                              .calibrate = step.calibrate,
-                             .block_table = std::span(block_table_).first(blocks),
-                             .more_tables = more_tables_};
+                             .block_table = std::span(block_table_).first(blocks)};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   RETURN_IF_ERROR(model_->Forward(batch, *cache_, step.outputs));
   SampleLogprobs(step);

@@ -115,7 +115,7 @@ absl::Status SetExpertKeys(const ModelConfig& config, const std::string& prefix,
 void SetWindowKeys(const ModelConfig& config, const std::string& prefix, GgufHead& head) {
   if (config.sliding_window == 0) return;
   head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
-  if (config.num_full_layers() == 0) return;
+  if (!config.HasFullLayers()) return;
   std::vector<bool> slides;
   for (int32_t i = 0; i < config.num_layers; ++i) slides.push_back(!config.IsFull(i));
   head.Set(prefix + gguf_key::kWindowPattern, slides);

@@ -106,6 +106,7 @@ PuppetEngine::PuppetEngine(Limits limits) : limits_(limits) {
   info_.block_size = 64;
   info_.sub_block = 4;
   info_.num_blocks = 64;
+  info_.pool_tokens = 64 * 64;
   info_.weight_bytes = 0;
   info_.kv_bytes = 0;
 }

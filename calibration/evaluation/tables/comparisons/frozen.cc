@@ -105,8 +105,10 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
   if (!bench.config().has_predictor) {
     return absl::FailedPreconditionError("the model predicts no thresholds that could be frozen");
   }
-  // Twice the length must still be served.
-  const int32_t length = std::min(bench.Context(2048, 512), kMostLength / 2);
+  // Twice the length must still be served, with every layer full.
+  const int32_t window = bench.config().sliding_window;
+  const int32_t most = (window > 0 ? std::min(window, kMostLength) : kMostLength) / 2;
+  const int32_t length = std::min(bench.Context(2048, 512), most);
   ArmBench arms(bench, 2 * length);
   const BenchText text = bench.Texts().back();
   // Every other window calibrates; windows of both lengths are judged.

@@ -126,6 +126,14 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
         c.num_layers = 2;
         c.layers = {{}, {.rotates = false}};
       },
+      [](ModelConfig& c) {
+        c.num_layers = 2;
+        c.layers = {{.window = 7}, {}};
+      },
+      [](ModelConfig& c) {
+        c.num_layers = 2;
+        c.layers = {{.window = 7}, {.window = 7}};
+      },
       [](ModelConfig& c) { c.num_experts = 7; },
       [](ModelConfig& c) { c.num_experts = 8; },
       [](ModelConfig& c) {

@@ -110,6 +110,18 @@ TEST(ConvertStats, SaysWhatTheServerIsAndHowLong) {
   EXPECT_FALSE(stats.has_tenant());
 }
 
+TEST(ConvertStats, SaysWhichLayersSeeAWindow) {
+  ServerStatus status = Status();
+  EXPECT_FALSE(ToMessage(status).server().kv().has_full_layers());
+  status.info.config.sliding_window = 512;
+  status.info.config.layers = {{.window = 512}, {}};
+  EXPECT_EQ(ToMessage(status).server().kv().full_layers(), 1);
+  EXPECT_EQ(ToMessage(status).server().kv().window(), 512);
+  status.info.config.layers[1].window = 512;
+  EXPECT_TRUE(ToMessage(status).server().kv().has_full_layers());
+  EXPECT_EQ(ToMessage(status).server().kv().full_layers(), 0);
+}
+
 TEST(ConvertStats, StatesOfTheServer) {
   ServerStateFlags flags;
   EngineSnapshot engine;
