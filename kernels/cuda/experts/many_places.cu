@@ -145,7 +145,7 @@ __device__ __forceinline__ void MultiplyPlaces(const ExpertArgs& args, std::byte
     Tile tile;
     for (int32_t step = 0; step < steps; ++step) {
       WaitGroups<kStages - 2>();
-      OrderWritesBeforeCopies();  // wgmma reads as bulk copies do
+      if (Tile::kRunsBeside) wgmma::PublishWrites();
       tile.Await();               // the stage that is copied to next is free
       __syncthreads();
       if (Tile::kRunsBeside && multiplies) tile.Multiply(stage(step));

@@ -39,6 +39,7 @@ size_t ExpertBytes(WeightFormat format) {
   constexpr size_t kLayers = 2;
   switch (format) {
     case WeightFormat::kNative:
+    case WeightFormat::kUnpacked:
       return kLayers * 3 * kNumbers * sizeof(float);
     case WeightFormat::kInt8:
       return kLayers * 3 * kNumbers * 34 / 32;
