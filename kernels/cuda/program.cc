@@ -133,7 +133,7 @@ class Launcher {
   bool LaunchTogether(const SelectBlocksOp* select, const DecodeAttentionOp* attention) {
     if (select == nullptr || attention == nullptr || !select->reads_all ||
         attention->params.window > 0 || select->params.selection != attention->params.selection ||
-        !CountsByItself(attention->params)) {
+        !AttendsOnTensorCores(machine_.device, attention->params)) {
       return false;
     }
     counts_ = CountsOf(*select);
