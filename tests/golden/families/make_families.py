@@ -204,12 +204,12 @@ CASES = {
         "older": {"layer_types": None},
         "without": dict(layer_types=["full_attention"] * 5),
     },
-    # Five layers with a window of one block to a full one, as it is listed.
+    # A window of one block before a full layer, as they are listed.
     "qwen3-sliding": {
         "type": "qwen3",
-        "config": dict(num_hidden_layers=6, use_sliding_window=True, sliding_window=64,
-                       layer_types=["sliding_attention"] * 5 + ["full_attention"]),
-        "without": dict(layer_types=["full_attention"] * 6),
+        "config": dict(use_sliding_window=True, sliding_window=64,
+                       layer_types=["sliding_attention", "full_attention"]),
+        "without": dict(layer_types=["full_attention"] * 2),
     },
 }
 
