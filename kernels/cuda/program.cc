@@ -33,10 +33,10 @@ class Launcher {
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
     const auto* rope = OpAt<RopeParams>(ops, 0);
-    const size_t stores = rope == nullptr ? 0 : 1;  // a layer may have no RoPE
-    if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores),
-                       OpAt<ThresholdOp>(ops, stores + 1))) {
-      return stores + 2;
+    const size_t stores = rope == nullptr ? 0 : 1;                // a layer may have no RoPE
+    const auto* thresholds = OpAt<ThresholdOp>(ops, stores + 1);  // nor thresholds
+    if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores), thresholds)) {
+      return stores + 1 + (thresholds != nullptr ? 1 : 0);
     }
     if (const size_t launched = LaunchProduct(ops); launched > 0) return launched;
     if (LaunchTogether(OpAt<SelectBlocksOp>(ops, 0), OpAt<DecodeAttentionOp>(ops, 1))) return 2;
@@ -118,14 +118,16 @@ class Launcher {
     return i < ops.size() ? std::get_if<T>(&ops[i]) : nullptr;
   }
 
-  // Launches the ops as one kernel. Null `rope`: q and k do not turn. Returns false, and launches
-  // nothing, if another op is missing or no kernel does them together.
+  // Launches the ops as one kernel. Null `rope`: q and k do not turn. Null `thresholds`: nobody
+  // asks for any. Returns false, and launches nothing, if there is nothing to append or no kernel
+  // does them together.
   bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
                       const ThresholdOp* thresholds) {
-    if (!single_rows_ || append == nullptr || thresholds == nullptr) return false;
-    Context& context = ForThresholds(*thresholds);
+    if (!single_rows_ || append == nullptr) return false;
+    Context& context = thresholds != nullptr ? ForThresholds(*thresholds) : For(append->k);
     TakeTable(append->kv.table);
-    return AppendDecodeRows(context, rope, *append, thresholds->params);
+    return AppendDecodeRows(context, rope, *append,
+                            thresholds != nullptr ? &thresholds->params : nullptr);
   }
 
   // Where all rows read everything, attention does without lists. Returns false, and launches
@@ -133,7 +135,7 @@ class Launcher {
   bool LaunchTogether(const SelectBlocksOp* select, const DecodeAttentionOp* attention) {
     if (select == nullptr || attention == nullptr || !select->reads_all ||
         attention->params.window > 0 || select->params.selection != attention->params.selection ||
-        !CountsByItself(attention->params)) {
+        !AttendsOnTensorCores(machine_.device, attention->params)) {
       return false;
     }
     counts_ = CountsOf(*select);

@@ -114,13 +114,15 @@ TEST_P(GoldenWindows, AttendsAsExpected) {
   }
 }
 
+std::string WindowsTestName(const ::testing::TestParamInfo<GoldenWindows::ParamType>& test) {
+  const auto& [backend, name, dtype] = test.param;
+  return TestName(backend) + "_" + name + "_" + std::string(Name(dtype));
+}
+
 INSTANTIATE_TEST_SUITE_P(Files, GoldenWindows,
                          Combine(ValuesIn(AllBackends()), ValuesIn(GoldenCases(WindowsFolder())),
                                  Values(DType::kFloat32, DType::kFloat16)),
-                         [](const auto& test) {
-                           const auto& [backend, name, dtype] = test.param;
-                           return TestName(backend) + "_" + name + "_" + std::string(Name(dtype));
-                         });
+                         WindowsTestName);
 
 }  // namespace
 }  // namespace eta::testing

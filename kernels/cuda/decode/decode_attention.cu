@@ -155,9 +155,7 @@ void DecodeAttention(Context& context, const AttentionParams& params, const Devi
                      const DecodeLists& lists) {
   const KvGeometry& geometry = params.geometry;
   const int32_t group = params.num_query_heads / geometry.num_kv_heads;
-  if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype)) {
-    return PlainDecodeAttention(context, params);
-  }
+  if (!AttendsOnTensorCores(context.device, params)) return PlainDecodeAttention(context, params);
   if (ClusterDecodeAttention(context, params, counts, lists)) return;
   decode::WithShape(geometry, group, [&](auto element, auto head_dim, auto head_tiles) {
     decode::LaunchDecode<decltype(element), head_dim(), head_tiles()>(context, params, counts,

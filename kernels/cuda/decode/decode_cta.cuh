@@ -17,10 +17,10 @@ namespace eta::cuda::decode {
 // CTAs of a multiprocessor: as many as its registers hold and the work needs. One CTA alone would
 // wait most of the time. Two are enough for 16 bits; 8 bits arrive in half the time and need three.
 template <typename Element, int D, int HeadTiles>
-inline constexpr int kMostCtasPerSm =
-    D == 128 && HeadTiles == 2                                   ? 1
-    : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3> ? 3
-                                                                 : 2;
+inline constexpr int kMostCtasPerSm = (D == 128 && HeadTiles == 2) || D == kWideHeadDim ? 1
+                                      : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3>
+                                          ? 3
+                                          : 2;
 
 // The number of stages that fit with `ctas_per_sm` CTAs on a multiprocessor, each with
 // `static_bytes` of other shared memory. The system takes 1 KB of each CTA.
@@ -35,8 +35,8 @@ int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists,
                            static_cast<int32_t>((available - rest) / Layout::kStageBytes));
 }
 
-// Calls visit(Element(), head_dim, head_tiles), the latter two integral constants. REQUIRES: tensor
-// cores read the cache (SupportsTensorCores).
+// Calls visit(Element(), head_dim, head_tiles), the latter two integral constants. REQUIRES:
+// AttendsOnTensorCores().
 template <typename Visit>
 void WithShape(const KvGeometry& geometry, int32_t group, Visit&& visit) {
   const auto with_dim = [&](auto element, auto head_dim) {
@@ -51,6 +51,11 @@ void WithShape(const KvGeometry& geometry, int32_t group, Visit&& visit) {
       with_dim(element, std::integral_constant<int, 64>());
     } else if (geometry.head_dim == 96) {
       with_dim(element, std::integral_constant<int, 96>());
+    } else if (geometry.head_dim == kWideHeadDim) {
+      if constexpr (!std::is_same_v<decltype(element), E4M3>) {
+        visit(element, std::integral_constant<int, kWideHeadDim>(),
+              std::integral_constant<int, 1>());
+      }
     } else {
       with_dim(element, std::integral_constant<int, 128>());
     }

@@ -3,9 +3,9 @@
 //
 // A block's tiles in one layer, per KV head: one K tile [b][d], then one V tile [b][d], both
 // token-major and contiguous. So one bulk copy brings K and V of a block (16 KB at b = 64, d = 64,
-// 16 bits). If tensor cores read the tile (SupportsTensorCores), the 16-byte chunks of a row are
-// swizzled, so that the chunks of eight consecutive tokens fall into different banks of shared
-// memory. Otherwise chunks stand in order.
+// 16 bits). If tensor cores read the tile (SupportsTensorCores, HasWideHeads), the 16-byte chunks
+// of a row are swizzled, so that the chunks of eight consecutive tokens fall into different banks
+// of shared memory. Otherwise chunks stand in order.
 //
 // With 8 bits the V tile is [b / 4][d] words of four consecutive tokens each, since no load
 // transposes bytes. The exponents of the scales follow the V tile, int8 [2][b], K's first
@@ -40,13 +40,24 @@ inline constexpr int32_t kMaxHeadDim = 256;
 // The most tokens of a block.
 inline constexpr int32_t kMaxBlockSize = 128;
 
+ETA_HOST_DEVICE bool IsFastBlock(int32_t block_size) {
+  return block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128;
+}
+
 // Whether the tensor-core kernels take a geometry. All others go through the plain kernels.
 ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, int32_t group,
                                          DType dtype) {
   const bool narrow = dtype != DType::kFloat32;
   const bool dim = head_dim == 64 || head_dim == 96 || head_dim == 128;
-  const bool block = block_size == 16 || block_size == 32 || block_size == 64 || block_size == 128;
-  return narrow && dim && block && group >= 1 && group <= 16;
+  return narrow && dim && IsFastBlock(block_size) && group >= 1 && group <= 16;
+}
+
+// Whether those of decode and prefill attention alone do, on devices with enough shared memory.
+inline constexpr int32_t kWideHeadDim = 256;
+ETA_HOST_DEVICE bool HasWideHeads(int32_t head_dim, int32_t block_size, int32_t group,
+                                  DType dtype) {
+  const bool half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  return half && head_dim == kWideHeadDim && IsFastBlock(block_size) && group >= 1 && group <= 8;
 }
 
 // What a record holds (eta-semantics.md, "Block index"): a float16 or an 8-bit record of kind
@@ -81,7 +92,8 @@ struct KvTile {
                       : geometry.dtype == DType::kFloat8E4M3 ? 1
                                                              : 2),
         chunk_elements(16 / element_bytes),
-        swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype)),
+        swizzled(SupportsTensorCores(head_dim, block_size, 1, geometry.dtype) ||
+                 HasWideHeads(head_dim, block_size, 1, geometry.dtype)),
         form(FormOf(geometry)) {}
 
   // Bytes of one K or V tile. block_bytes() covers a block with all KV heads.

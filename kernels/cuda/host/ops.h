@@ -63,10 +63,10 @@ void AppendKv(Context& context, const AppendKvParams& params);     // block_inde
 size_t RecordMemory(const KvGeometry& geometry);                          // block_index.cu
 void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
 // Rope, AppendKv and PredictThresholds of one layer as one kernel, for a step in which every
-// sequence decodes one row. Null `rope`: the layer has none. Returns false, and does nothing, if
-// the device or the shapes have no such kernel.
+// sequence decodes one row. Null `rope` or `predict`: the layer has none. Returns false, and does
+// nothing, if it has neither, or the device or the shapes have no such kernel.
 bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvParams& append,
-                      const ThresholdParams& thresholds);  // append_decode.cu
+                      const ThresholdParams* predict);  // append_decode.cu
 // `relative`: there may be rows with relative thresholds.
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
                   bool relative);  // block_select.cu
@@ -89,11 +89,16 @@ struct DecodeLists {
   bool even = false;         // they are short, or about equally long: HaveEvenLists()
   bool single_rows = false;  // every sequence decodes one row
 };
-// Whether DecodeAttention may take the place of SelectBlocks where all rows read everything.
-inline bool CountsByItself(const AttentionParams& params) {
-  return SupportsTensorCores(params.geometry.head_dim, params.geometry.block_size,
-                             params.num_query_heads / params.geometry.num_kv_heads,
-                             params.geometry.dtype);
+// Bytes of shared memory that a thread block takes for heads of 256.
+inline constexpr size_t kWideHeadMemory = size_t{224} << 10;
+// Whether tensor cores decode. Only then DecodeAttention may take the place of SelectBlocks where
+// all rows read everything. They also prefill, but for sparse prefill with heads of 256.
+inline bool AttendsOnTensorCores(const Device& device, const AttentionParams& params) {
+  const KvGeometry& geometry = params.geometry;
+  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
+  return SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) ||
+         (HasWideHeads(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
+          device.shared_memory_per_block() >= kWideHeadMemory);
 }
 // `counts`: those that SelectBlocks wrote for the same rows.
 void DecodeAttention(Context& context, const AttentionParams& params, const DeviceCounts& counts,

@@ -1,7 +1,7 @@
 // AppendDecodeRows does Rope, AppendKv and PredictThresholds of a layer as one kernel, for a step
 // in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index"). The shapes
 // are those of the three ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ]. In a layer
-// without RoPE q and k stay as they are.
+// without RoPE q and k stay as they are. A layer with a window has neither thresholds nor records.
 //
 // Launches bind: each costs as much as the work, so there is one instead of three. A cluster has
 // one CTA per KV head. The first clusters rotate the keys of kAppendRows rows each, store keys and
@@ -78,7 +78,7 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
                            scratch);
   };
   // A sequence has one row, so earlier steps stored the other tokens.
-  const int32_t filling = next_filling(first_row);
+  const int32_t filling = append.records != nullptr ? next_filling(first_row) : end;
   BlockRecordWork record = work_on(min(filling, end - 1));
   if (filling < end) record.Prepare<T>();
   WaitForPrevious();
@@ -177,7 +177,7 @@ __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& 
   // The threshold that this thread writes.
   const int32_t own_row = first_row + thread / group;
   const int32_t own_head = kv_head * group + thread % group;
-  const bool writes = own_row <= last_row;
+  const bool writes = to.out != nullptr && own_row <= last_row;
   bool adds = false;
   float threshold = 0.0f;
   if (writes) {
@@ -268,8 +268,16 @@ __global__ void __launch_bounds__(kAppendThreads, 2)
 }  // namespace
 
 bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvParams& append,
-                      const ThresholdParams& thresholds) {
+                      const ThresholdParams* predict) {
   const KvGeometry& geometry = append.geometry;
+  if (predict == nullptr && rope == nullptr) return false;
+  ThresholdParams thresholds = {};
+  if (predict != nullptr) {
+    thresholds = *predict;
+  } else {
+    thresholds.q = rope->q;
+    thresholds.out.cols = rope->q.cols / geometry.head_dim;
+  }
   const int32_t kv_heads = geometry.num_kv_heads;
   const int64_t heads = thresholds.out.cols;
   const int64_t d = geometry.head_dim;
@@ -281,7 +289,6 @@ bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvPa
   const bool divides = kv_heads <= kMaxKvHeads && (kv_heads & (kv_heads - 1)) == 0 &&
                        heads % kv_heads == 0 && heads / kv_heads <= kMaxGroup;
   if (!HasClusters(context.device) || !one_layer || !divides) return false;
-  if (append.kv.records == nullptr) return false;
   const int64_t width = heads / kv_heads * d;
   if (width > kMaxWidth) return false;
 

@@ -179,7 +179,8 @@ class MovingWindow {
     out_ = device.Empty(1, cols, 0, device.activation_dtype());
   }
 
-  // Appends the key of `position` and attends to the window, as a graph from the third row on.
+  // Turns query and key of `position`, appends the key and attends to the window, as a graph from
+  // the third row on.
   HostTensor Decode(int32_t position) {
     Upload(made_.sequences[0].k.row(position), k_);
     Upload(made_.sequences[0].v.row(position), v_);
@@ -190,10 +191,12 @@ class MovingWindow {
     const std::span<const int32_t> more[] = {std::span(table_).first(some)};
     const SequenceRows rows = {.num_rows = 1,
                                .position = position,
+                               .rope_theta = 1e4f,
                                .block_table = std::span(no_table_).first(some),
                                .more_tables = more};
     const int32_t token = 0;
     device_->Plan({std::span(&token, 1), std::span(&rows, 1)});
+    device_->Rope({.q = q_, .k = k_, .head_dim = made_.geometry.head_dim});
     device_->AppendKv({.k = k_, .v = v_, .geometry = made_.geometry, .kv = kv_});
     const AttentionParams attention = {.q = q_,
                                        .num_query_heads = made_.num_query_heads,
