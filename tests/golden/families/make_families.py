@@ -64,10 +64,14 @@ CASES = {
         "older": {"use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2,
                   "layer_types": None, "head_dim": None},
     },
-    # The second layer has a window, which holds the whole case.
+    # The last two of five layers see a part of the case, which does not end where a block does.
     "qwen2-window": {
         "type": "qwen2",
-        "config": dict(use_sliding_window=True, sliding_window=TOKENS, max_window_layers=1),
+        "config": dict(num_hidden_layers=5, use_sliding_window=True, sliding_window=70,
+                       max_window_layers=3),
+        "stored": torch.bfloat16,
+        "older": {"layer_types": None},
+        "without": dict(layer_types=["full_attention"] * 5),
     },
     "qwen3-tied": {
         "type": "qwen3",
@@ -189,27 +193,18 @@ CASES = {
         "older": {"no_rope_layers": None, "layer_types": None},
         "without": dict(no_rope_layers=[1, 1]),
     },
-    # Every layer sees a part of the case, which does not end where a block does.
+    # Every layer sees a part of the case.
     "mistral-sliding": {
         "type": "mistral",
         "config": dict(sliding_window=50),
         "without": dict(sliding_window=None),
     },
-    # The last two of five layers do.
-    "qwen2-sliding": {
-        "type": "qwen2",
-        "config": dict(num_hidden_layers=5, use_sliding_window=True, sliding_window=70,
-                       max_window_layers=3),
-        "stored": torch.bfloat16,
-        "older": {"layer_types": None},
-        "without": dict(layer_types=["full_attention"] * 5),
-    },
-    # Five layers with a window of one block to a full one, as it is listed.
+    # A window of one block before a full layer, as they are listed.
     "qwen3-sliding": {
         "type": "qwen3",
-        "config": dict(num_hidden_layers=6, use_sliding_window=True, sliding_window=64,
-                       layer_types=["sliding_attention"] * 5 + ["full_attention"]),
-        "without": dict(layer_types=["full_attention"] * 6),
+        "config": dict(use_sliding_window=True, sliding_window=64,
+                       layer_types=["sliding_attention", "full_attention"]),
+        "without": dict(layer_types=["full_attention"] * 2),
     },
 }
 

@@ -81,7 +81,7 @@ TEST(FamilyProcessTest, AByteThatNoTokenStandsForIsRefusedAndEndsNothing) {
 }
 
 TEST(FamilyProcessTest, WindowsAreServedPastTheirLength) {
-  for (const std::string model : {"mistral-sliding", "qwen2-sliding", "qwen3-sliding"}) {
+  for (const std::string model : {"mistral-sliding", "qwen2-window", "qwen3-sliding"}) {
     SCOPED_TRACE(model);
     const TempFolder folder;
     Replica server(kRoot + model, folder.path() + "/profiles.db");

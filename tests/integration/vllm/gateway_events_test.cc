@@ -124,6 +124,41 @@ TEST_F(GatewayEventsTest, ASubscriberGetsWhatIsThereAndThenWhatChanges) {
   EXPECT_EQ(anew->snapshot().blocks(), 4u);
 }
 
+TEST_F(GatewayEventsTest, ABlockIsToldInEachGroupOfLayers) {
+  ServeGateways();
+  EventsCall call(Gateway(), 0);
+  call.AwaitInitialMetadata();
+  const auto stored_in = [](int64_t hash, KvGroup group) {
+    auto block = std::make_shared<KvBlock>(KvBlock{.hash = hash, .tokens = {1, 2}});
+    block->group = group;
+    return KvEventLog::Change{.kind = KvEvent::Kind::kStored,
+                              .hash = hash,
+                              .group = static_cast<int32_t>(group.index),
+                              .block = std::move(block)};
+  };
+  Append({stored_in(5, {.index = 0}), stored_in(5, {.index = 1, .window = 512})});
+  Append({{.kind = KvEvent::Kind::kRemoved, .hash = 5, .group = 1, .block = nullptr}});
+  const auto change = call.Read();
+  ASSERT_TRUE(change);
+  ASSERT_EQ(change->events_size(), 2);
+  const auto& full = change->events(0).stored();
+  EXPECT_TRUE(full.has_group_idx());
+  EXPECT_EQ(full.group_idx(), 0u);
+  EXPECT_EQ(full.kv_cache_spec_kind(), "full_attention");
+  EXPECT_FALSE(full.has_kv_cache_spec_sliding_window());
+  const auto& window = change->events(1).stored();
+  EXPECT_EQ(window.group_idx(), 1u);
+  EXPECT_EQ(window.kv_cache_spec_kind(), "sliding_window");
+  EXPECT_EQ(window.kv_cache_spec_sliding_window(), 512u);
+  EXPECT_EQ(window.blocks(0).block_hash(), full.blocks(0).block_hash());
+  const auto removed = call.Read();
+  ASSERT_TRUE(removed);
+  EXPECT_EQ(removed->events(0).removed().group_idx(), 1u);
+  EXPECT_THAT(removed->events(0).removed().block_hashes(), ElementsAre(5));
+  EventsCall later(Gateway(), 0);
+  EXPECT_EQ(later.Read()->snapshot().blocks(), 1u) << "that of full layers is still there";
+}
+
 TEST_F(GatewayEventsTest, TheAnswerBeginsAtOnceAlthoughNothingIsCached) {
   ServeGateways();
   EventsCall call(Gateway(), 0);

@@ -14,7 +14,7 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
-constexpr int32_t kBlock = 16;
+constexpr int32_t kTableBlock = 16;
 constexpr int32_t kGone = BlockTables::kReleased;
 
 LayerGroups GroupsOf(std::vector<int32_t> windows) {
@@ -31,7 +31,7 @@ std::vector<PrefixKey> KeysOf(int32_t blocks, uint8_t first = 1) {
 }
 
 std::vector<int32_t> TokensOf(size_t blocks) {
-  return std::vector<int32_t>(blocks * kBlock, 7);
+  return std::vector<int32_t>(blocks * kTableBlock, 7);
 }
 
 // What a table holds, first to last.
@@ -45,13 +45,13 @@ class WindowTables : public ::testing::Test {
  protected:
   // Computes a prompt of whole blocks, `rows` rows a step, as a batcher does.
   void Prefill(BlockTables& tables, std::span<const PrefixKey> keys, int32_t rows) {
-    const auto tokens = static_cast<int32_t>(keys.size()) * kBlock;
+    const auto tokens = static_cast<int32_t>(keys.size()) * kTableBlock;
     const std::vector<int32_t> ids = TokensOf(keys.size());
     for (int32_t at = 0; at < tokens;) {
       const int32_t end = std::min(tokens, at + rows);
       ASSERT_TRUE(tables.Grow(pool_, tokens, end));
-      tables.Publish(pool_, keys, static_cast<size_t>(at / kBlock),
-                     static_cast<size_t>(end / kBlock), ids);
+      tables.Publish(pool_, keys, static_cast<size_t>(at / kTableBlock),
+                     static_cast<size_t>(end / kTableBlock), ids);
       at = end;
       tables.ReleaseBehind(pool_, at);
     }
@@ -62,7 +62,7 @@ class WindowTables : public ::testing::Test {
 };
 
 TEST_F(WindowTables, AWindowHoldsTheBlocksThatTheNextRowSees) {
-  BlockTables tables(groups_, kBlock);
+  BlockTables tables(groups_, kTableBlock);
   EXPECT_TRUE(tables.empty());
   EXPECT_EQ(tables.Lacking(100, 32), 7 + 2);
   ASSERT_TRUE(tables.Grow(pool_, 100, 32));
@@ -92,7 +92,7 @@ TEST_F(WindowTables, AWindowHoldsTheBlocksThatTheNextRowSees) {
 
 TEST_F(WindowTables, GrowingIsAllOrNothingAndIsUndone) {
   BlockPool small(5);
-  BlockTables tables(groups_, kBlock);
+  BlockTables tables(groups_, kTableBlock);
   EXPECT_FALSE(tables.Grow(small, 64, 32));
   EXPECT_TRUE(tables.empty());
   EXPECT_EQ(small.num_free(), 5);
@@ -110,7 +110,7 @@ TEST_F(WindowTables, GrowingIsAllOrNothingAndIsUndone) {
 
 TEST_F(WindowTables, WhatFallsBehindStaysCachedUntilItIsEvicted) {
   const std::vector<PrefixKey> keys = KeysOf(10);
-  BlockTables tables(groups_, kBlock);
+  BlockTables tables(groups_, kTableBlock);
   Prefill(tables, keys, 24);
   EXPECT_THAT(Held(tables, 1),
               ElementsAre(false, false, false, false, false, false, false, true, true, true));
@@ -133,17 +133,17 @@ TEST_F(WindowTables, WhatFallsBehindStaysCachedUntilItIsEvicted) {
 
 TEST_F(WindowTables, APrefixIsSharedAsFarAsItsWindowIsThere) {
   const std::vector<PrefixKey> keys = KeysOf(10);
-  BlockTables first(groups_, kBlock);
+  BlockTables first(groups_, kTableBlock);
   Prefill(first, keys, 32);
   first.Release(pool_);
   EXPECT_EQ(pool_.num_cached(), 20);
   const auto prefix = [&](int32_t blocks) {
-    const BlockTables asks(groups_, kBlock);
+    const BlockTables asks(groups_, kTableBlock);
     return asks.FindPrefix(pool_, std::span(keys).first(static_cast<size_t>(blocks))).num_blocks;
   };
   EXPECT_EQ(prefix(10), 10);
   EXPECT_EQ(prefix(4), 4);
-  BlockTables second(groups_, kBlock);
+  BlockTables second(groups_, kTableBlock);
   EXPECT_EQ(second.Share(pool_, keys), 10);
   EXPECT_THAT(Held(second, 1),
               ElementsAre(false, false, false, false, false, false, false, true, true, true));
@@ -175,7 +175,8 @@ TEST(BlockTables, TheLongestPrefixIsThatOfThePlainRule) {
       for (int32_t group = 0; group < groups.size(); ++group) {
         const int32_t window = groups.windows[static_cast<size_t>(group)];
         for (int32_t i = 0; i < blocks; ++i) {
-          const bool seen = window == 0 || (i + 1) * kBlock > blocks * kBlock - window + 1;
+          const bool seen =
+              window == 0 || (i + 1) * kTableBlock > blocks * kTableBlock - window + 1;
           if (seen && !there[static_cast<size_t>(group)][static_cast<size_t>(i)]) return false;
         }
       }
@@ -183,7 +184,7 @@ TEST(BlockTables, TheLongestPrefixIsThatOfThePlainRule) {
     };
     int32_t longest = 12;
     while (!fits(longest)) --longest;
-    BlockTables tables(groups, kBlock);
+    BlockTables tables(groups, kTableBlock);
     const BlockPool::Prefix found = tables.FindPrefix(pool, keys);
     ASSERT_EQ(found.num_blocks, longest) << round;
     ASSERT_EQ(found.num_held, longest) << "all are held";
@@ -195,10 +196,10 @@ TEST(BlockTables, TheLongestPrefixIsThatOfThePlainRule) {
 TEST(BlockTables, APassTakesItsBlocksOnceAndTurnsThemOver) {
   BlockPool pool(64);
   const LayerGroups groups = GroupsOf({0, 40, 40});
-  BlockTables tables(groups, kBlock);
+  BlockTables tables(groups, kTableBlock);
   constexpr int32_t kTokens = 320;
   constexpr int32_t kRows = 24;
-  const auto most = static_cast<int32_t>(groups.MostPages(kTokens, kRows, kBlock));
+  const auto most = static_cast<int32_t>(groups.MostPages(kTokens, kRows, kTableBlock));
   EXPECT_EQ(most, 20 + 2 * 5);
   ASSERT_TRUE(tables.Reserve(pool, most));
   EXPECT_FALSE(tables.empty());
@@ -207,7 +208,7 @@ TEST(BlockTables, APassTakesItsBlocksOnceAndTurnsThemOver) {
     ASSERT_TRUE(tables.Grow(pool, kTokens, end));
     EXPECT_EQ(pool.num_used(), most) << at;
     for (size_t group : {1, 2}) {
-      const auto first = static_cast<size_t>(FirstBlockSeen(at, 40, kBlock));
+      const auto first = static_cast<size_t>(FirstBlockSeen(at, 40, kTableBlock));
       for (size_t i = first; i < tables.tables()[group].size(); ++i) {
         ASSERT_NE(tables.tables()[group][i], kGone);
       }
