@@ -158,7 +158,7 @@ class CudaBackend final : public Backend {
     if (!buffer.ok()) return buffer.status();
     std::byte* to = (*buffer)->data();
     for (const HostMatrix& part : parts) {
-      if (part.blocks == nullptr && part.dtype == compute_) {
+      if (part.blocks == nullptr && part.float8 == nullptr && part.dtype == compute_) {
         Upload(to, part.data, static_cast<size_t>(part.rows) * row_bytes);
       } else {
         UploadConverted(part, to);
