@@ -424,6 +424,11 @@ absl::Status Checkpoint::PresentQuantized() {
   if (found == tree.root().end() || found->is_null()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto quantization, ParseQuantization(*found));
   ASSIGN_OR_RETURN(quantized_, QuantizedTensors::Present(quantization, tensors_));
+  // From here on the tensors are numbers, so that who writes them writes a model that fits.
+  Json without = tree.root();
+  without.erase("quantization_config");
+  const JsonTree rest(std::move(without));
+  config_json_ = rest.root().dump();
   return absl::OkStatus();
 }
 

@@ -45,6 +45,7 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 
+  // Without quantization_config, once tensors() are what they stand for.
   const std::string& config_json() const override { return config_json_; }
   // Of tokenizer.json and tokenizer.model only the one that counts is there. A GGUF file may have
   // none.

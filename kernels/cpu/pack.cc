@@ -26,7 +26,9 @@ Storage ChooseStorage(std::span<const HostMatrix> parts) {
   return all(DType::kFloat16) ? Storage::kFloat16 : Storage::kFloat32;
 }
 
-void PackRow(const HostMatrix& part, int64_t from, int64_t row, PanelMatrix& matrix) {
+// `numbers`: memory for a row.
+void PackRow(const HostMatrix& part, int64_t from, int64_t row, std::vector<float>& numbers,
+             PanelMatrix& matrix) {
   const Storage storage = matrix.storage();
   const int64_t cols = part.cols;
   std::byte* to = matrix.panel(row / kPanelCols) +
@@ -37,10 +39,10 @@ void PackRow(const HostMatrix& part, int64_t from, int64_t row, PanelMatrix& mat
     for (int64_t k = 0; k < cols; ++k) out[k * kPanelCols] = source[k];
     return;
   }
+  numbers.resize(static_cast<size_t>(cols));
+  ReadFloats(part, from, numbers);
   auto* out = reinterpret_cast<float*>(to);
-  for (int64_t k = 0; k < cols; ++k) {
-    out[k * kPanelCols] = LoadElement(part.dtype, part.data, from * cols + k);
-  }
+  for (int64_t k = 0; k < cols; ++k) out[k * kPanelCols] = numbers[static_cast<size_t>(k)];
 }
 
 int64_t SumOfRows(std::span<const HostMatrix> parts) {
@@ -53,8 +55,9 @@ std::unique_ptr<PanelMatrix> PackFloats(std::span<const HostMatrix> parts) {
   auto matrix =
       std::make_unique<PanelMatrix>(SumOfRows(parts), parts.front().cols, ChooseStorage(parts));
   int64_t row = 0;
+  std::vector<float> numbers;
   for (const HostMatrix& part : parts) {
-    for (int64_t from = 0; from < part.rows; ++from) PackRow(part, from, row++, *matrix);
+    for (int64_t from = 0; from < part.rows; ++from) PackRow(part, from, row++, numbers, *matrix);
   }
   return matrix;
 }

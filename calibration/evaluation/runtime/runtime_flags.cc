@@ -73,8 +73,8 @@ void RuntimeFlags::Register(CLI::App& command) {
   command
       .add_option_function("--weights", set_weights,
                            "Weights as the model has them, or rounded to 8 or 4 bits where they "
-                           "have more; not with backend cuda")
-      ->check(CLI::IsMember({"native", "int8", "int4"}))
+                           "have more; unpacked makes numbers of blocks")
+      ->check(CLI::IsMember({"native", "int8", "int4", "unpacked"}))
       ->default_str("native");
 }
 

@@ -2,7 +2,6 @@
 #include "engine/checkpoint/quantized/quantized_tensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/quantized/integer_blocks.h"
 #include "kernels/backend.h"
 #include "kernels/weights/float8_scales.h"
 #include "kernels/weights/host_rows.h"
@@ -45,54 +45,6 @@ DType StoredType(Form form) {
       return DType::kInt8;
     default:
       return DType::kInt32;
-  }
-}
-
-GgmlType BlockType(const Quantization& quantization) {
-  if (quantization.bits == 8) return GgmlType::kQ8_0;
-  return quantization.symmetric ? GgmlType::kQ4_0 : GgmlType::kQ4_1;
-}
-
-// Numbers of 4 or 8 bits, the first ones in the low bits of a word.
-class Words {
- public:
-  Words(std::span<const std::byte> words, int bits)
-      : words_(words), bits_(static_cast<size_t>(bits)) {}
-
-  // cannot wrap: the caller's indices are within the tensor
-  int32_t At(size_t index) const {
-    const size_t of_word = static_cast<size_t>(kWordBits) / bits_;
-    return InWord(index / of_word, index % of_word);
-  }
-  int32_t InWord(size_t word, size_t place) const {
-    uint32_t value;
-    std::memcpy(&value, words_.data() + word * sizeof(value), sizeof(value));
-    return static_cast<int32_t>(value >> (place * bits_) & ((uint32_t{1} << bits_) - 1));
-  }
-
- private:
-  std::span<const std::byte> words_;
-  size_t bits_;
-};
-
-// Writes a group of 32 numbers as a block. `q`: signed for Q8_0, else 0..15.
-void WriteBlock(GgmlType type, std::span<const int32_t, kGroupNumbers> q, float scale, int32_t zero,
-                std::byte* block) {
-  const uint16_t half = FloatToHalf(scale);
-  std::memcpy(block, &half, sizeof(half));
-  block += sizeof(half);
-  if (type == GgmlType::kQ8_0) {
-    for (size_t i = 0; i < q.size(); ++i) block[i] = static_cast<std::byte>(q[i]);
-    return;
-  }
-  if (type == GgmlType::kQ4_1) {
-    const uint16_t low = FloatToHalf(HalfToFloat(half) * static_cast<float>(-zero));
-    std::memcpy(block, &low, sizeof(low));
-    block += sizeof(low);
-  }
-  constexpr size_t kHalfGroup = kGroupNumbers / 2;
-  for (size_t i = 0; i < kHalfGroup; ++i) {
-    block[i] = static_cast<std::byte>(q[i] | q[i + kHalfGroup] << 4);
   }
 }
 
@@ -230,43 +182,19 @@ absl::StatusOr<StoredTensor> QuantizedTensors::ReadStored(const std::string& nam
   if (!tensor.zero_points.empty()) {
     ASSIGN_OR_RETURN(zero_points, read(tensor.zero_points));
   }
-  Pack(tensor, numbers, scales, zero_points, out);
+  const auto [scale_rows, scale_cols] = ScalesOf(tensor);
+  const IntegerTensor integers = {.rows = static_cast<size_t>(tensor.rows),
+                                  .cols = static_cast<size_t>(tensor.cols),
+                                  .bits = quantization_.bits,
+                                  .in_words = quantization_.form == Form::kPacked,
+                                  .numbers = numbers,
+                                  .scales = scales,
+                                  .scale_rows = static_cast<size_t>(scale_rows),
+                                  .scale_cols = static_cast<size_t>(scale_cols),
+                                  .zero_points = zero_points};
+  out.blocks = BlocksOf(integers);
+  out.bytes = ToBlocks(integers);
   return out;
-}
-
-// cannot wrap: all counts are of numbers that are in memory
-void QuantizedTensors::Pack(const Tensor& tensor, const std::vector<std::byte>& numbers,
-                            const std::vector<float>& scales,
-                            const std::vector<std::byte>& zero_points, StoredTensor& out) const {
-  const GgmlType type = BlockType(quantization_);
-  out.blocks = FindGgmlLayout(static_cast<uint32_t>(type));
-  const auto rows = static_cast<size_t>(tensor.rows);
-  const auto cols = static_cast<size_t>(tensor.cols);
-  const auto across = static_cast<size_t>(ScalesOf(tensor).second);
-  const auto of_word = static_cast<size_t>(kWordBits / quantization_.bits);
-  const Words words(numbers, quantization_.bits);
-  const Words zeros(zero_points, quantization_.bits);
-  const auto number = [&](size_t at) {
-    if (quantization_.form == Form::kInt8) return int32_t{static_cast<int8_t>(numbers[at])};
-    return words.At(at) - (type == GgmlType::kQ8_0 ? 128 : 0);
-  };
-  out.bytes.resize(rows * (cols / kGroupNumbers) * out.blocks->block_bytes);
-  std::byte* block = out.bytes.data();
-  for (size_t row = 0; row < rows; ++row) {
-    const size_t scale_row = quantization_.scope == Scope::kTensor ? 0 : row;
-    for (size_t begin = 0; begin < cols; begin += kGroupNumbers) {
-      int32_t q[kGroupNumbers];
-      for (size_t i = 0; i < kGroupNumbers; ++i) q[i] = number(row * cols + begin + i);
-      const size_t scale_col = begin / (cols / across);
-      // Zero points are packed along the rows.
-      const int32_t zero =
-          zero_points.empty()
-              ? 0
-              : zeros.InWord(scale_row / of_word * across + scale_col, scale_row % of_word);
-      WriteBlock(type, q, scales[scale_row * across + scale_col], zero, block);
-      block += out.blocks->block_bytes;
-    }
-  }
 }
 
 absl::StatusOr<std::vector<std::byte>> QuantizedTensors::ReadFloats(const std::string& name,
@@ -281,13 +209,13 @@ absl::StatusOr<std::vector<std::byte>> QuantizedTensors::ReadFloats(const std::s
     matrix.float8 = &scales;
   }
   // cannot wrap: Add() has seen the product
-  const auto row_bytes = static_cast<size_t>(tensor.cols) * sizeof(float);
-  std::vector<std::byte> out(static_cast<size_t>(tensor.rows) * row_bytes);
+  std::vector<std::byte> out(static_cast<size_t>(tensor.rows * tensor.cols) * sizeof(float));
   std::vector<float> row(static_cast<size_t>(tensor.cols));
+  std::byte* to = out.data();
   for (int64_t i = 0; i < tensor.rows; ++i) {
     eta::ReadFloats(matrix, i, row);
-    // cannot wrap: within `out`
-    std::memcpy(out.data() + static_cast<size_t>(i) * row_bytes, row.data(), row_bytes);
+    const auto bytes = std::as_bytes(std::span(row));
+    to = std::ranges::copy(bytes, to).out;
   }
   return out;
 }

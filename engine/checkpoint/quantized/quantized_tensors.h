@@ -56,9 +56,6 @@ class QuantizedTensors {
   absl::Status CheckZeroPoints(const Tensor& tensor, const TensorInfo& zero_points) const;
   // How many rows and columns a tensor has of scales.
   std::pair<int64_t, int64_t> ScalesOf(const Tensor& tensor) const;
-  void Pack(const Tensor& tensor, const std::vector<std::byte>& numbers,
-            const std::vector<float>& scales, const std::vector<std::byte>& zero_points,
-            StoredTensor& out) const;
 
   Quantization quantization_;
   std::map<std::string, Tensor> tensors_;

@@ -79,7 +79,6 @@ struct GroupScales {
 // One struct per PackedType:
 //
 //   kHasLow  whether groups have minimums
-//   kDepth   chunks that a warp has in flight
 //   Load     from a chunk, by a whole warp
 //   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
 //   Scales   of a group
@@ -89,7 +88,6 @@ struct Chunk;
 template <>
 struct Chunk<PackedType::kInt8> {
   static constexpr bool kHasLow = false;
-  static constexpr int kDepth = 4;
   uint4 numbers[2];
   uint2 scales;
 
@@ -117,7 +115,6 @@ struct Chunk<PackedType::kInt8> {
 template <>
 struct Chunk<PackedType::kInt4> {
   static constexpr bool kHasLow = true;
-  static constexpr int kDepth = 4;
   uint4 numbers;
   uint4 scales;
 
@@ -147,7 +144,6 @@ struct Chunk<PackedType::kInt4> {
 template <>
 struct Chunk<PackedType::kE4M3> {
   static constexpr bool kHasLow = false;
-  static constexpr int kDepth = 4;
   uint4 numbers[2];
   float scale;
 
@@ -173,7 +169,6 @@ struct Chunk<PackedType::kE4M3> {
 template <>
 struct Chunk<PackedType::kSixteen> {
   static constexpr bool kHasLow = false;
-  static constexpr int kDepth = 2;
   uint4 numbers[2][2];
 
   __device__ __forceinline__ void Load(const std::byte* chunk) {

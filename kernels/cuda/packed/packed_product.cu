@@ -8,8 +8,6 @@
 // ring in shared memory. A group's sum is exact in its products, is scaled once, and is added in
 // the order of K; at the end the slices' sums are added in the order of their ranks.
 
-#include <cooperative_groups.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -17,7 +15,9 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/packed/packed_args.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
+#include "kernels/cuda/packed/packed_finish.cuh"
 #include "kernels/cuda/packed/packed_product.h"
+#include "kernels/cuda/packed/packed_ring.cuh"
 #include "kernels/cuda/rows/row_norm.cuh"
 
 namespace eta::cuda {
@@ -26,64 +26,23 @@ namespace {
 
 using product::NormMemory;
 
-constexpr int kMostRanks = 8;  // the largest cluster that every device with clusters supports
 constexpr int kMostCtasPerSm = 2;
-constexpr int kStages = 3;       // of the ring
-constexpr int kStageChunks = 4;  // of x in a stage
-constexpr int kStageNumbers = kStageChunks * kChunk;
-constexpr int kStageStride = product::SharedStride(kStageNumbers);
 
-// Rows of x for the tensor cores: the thread block's slice comes by stages.
+// Of two rows of a column: the sums of x over a group. A row has the same bits whichever warp adds
+// it up.
 template <typename T>
-class Ring {
- public:
-  static size_t Bytes(int32_t rows) {
-    return static_cast<size_t>(kStages) * static_cast<size_t>(rows) * kStageStride * sizeof(T);
-  }
-  __device__ Ring(const product::Args& args, std::byte* memory, int32_t first_k)
-      : args_(args), memory_(reinterpret_cast<T*>(memory)), first_k_(first_k) {}
-
-  // Starts to bring stage `stage` of the slice.
-  __device__ __forceinline__ void Request(int32_t stage) {
-    constexpr int kPieces = kStageNumbers / 8;
-    const int32_t begin = first_k_ + stage * kStageNumbers;
-    T* to = memory_ + stage % kStages * args_.rows * kStageStride;
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < args_.rows * kPieces; i += kThreads) {
-      const int32_t row = i / kPieces;
-      const int32_t piece = i % kPieces * 8;
-      const int32_t k = begin + piece;
-      T* shared = to + row * kStageStride + piece;
-      if (k < args_.k) {
-        CopyAsync<16>(shared, args_.x + (row * args_.x_stride + k) * 2);
-      } else {
-        *reinterpret_cast<uint4*>(shared) = uint4{};
-      }
-    }
-  }
-  // Waits for stage `stage` and starts to bring a later one in the place of the one before it.
-  __device__ __forceinline__ void Enter(int32_t stage, int32_t num_stages) {
-    WaitGroups<kStages - 2>();
-    __syncthreads();
-    if (stage + kStages - 1 < num_stages) Request(stage + kStages - 1);
-    CommitGroup();
-  }
-  // Numbers from `k` of the stage on, of row `row`.
-  __device__ __forceinline__ const T* At(int32_t stage, int32_t row, int32_t k) const {
-    return memory_ + (stage % kStages * args_.rows + row) * kStageStride + k;
-  }
-
- private:
-  const product::Args& args_;
-  T* memory_;
-  int32_t first_k_;
-};
+__device__ __forceinline__ float2 SumsOfX(const uint4 (&x)[1]) {
+  constexpr uint4 kAll = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+  float sums[1][4] = {};
+  product::Multiply<T>(kAll, kAll, x, sums);
+  return {sums[0][0], sums[0][1]};
+}
 
 // Adds a chunk's products: of each group the sum, scaled, less the minimum times the sum of x.
-// `load_x(column, k)`: numbers k .. k + 7 of the slice, of the lane's row of the column.
-template <typename T, int kColumns, typename Loaded, typename LoadX>
+// `load_x(column, group)`: the lane's numbers of x. `sums_of_x(column, group, x)`: SumsOfX of them.
+template <typename T, int kColumns, typename Loaded, typename LoadX, typename SumX>
 __device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& load_x,
-                                              float (&sums)[kColumns][4]) {
-  const auto lane_k = static_cast<int32_t>(threadIdx.x % 4 * 8);
+                                              const SumX& sums_of_x, float (&sums)[kColumns][4]) {
 #pragma unroll
   for (int group = 0; group < kChunkGroups; ++group) {
     const uint4 low = chunk.template Widen<T>(group, 0);
@@ -91,7 +50,7 @@ __device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& 
     const GroupScales scales = chunk.Scales(group);
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
-      const uint4 x[1] = {load_x(column, group * 32 + lane_k)};
+      const uint4 x[1] = {load_x(column, group)};
       float part[1][4] = {};
       product::Multiply<T>(low, high, x, part);
 #pragma unroll
@@ -99,31 +58,45 @@ __device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& 
         sums[column][i] = fmaf(scales.scale[i / 2], part[0][i], sums[column][i]);
       }
       if constexpr (Loaded::kHasLow) {
-        constexpr uint4 kAll = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
-        float of_x[1][4] = {};
-        product::Multiply<T>(kAll, kAll, x, of_x);
+        const float2 of_x = sums_of_x(column, group, x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          sums[column][i] = fmaf(-scales.low[i / 2], of_x[0][i], sums[column][i]);
+          const float sum = i % 2 == 0 ? of_x.x : of_x.y;
+          sums[column][i] = fmaf(-scales.low[i / 2], sum, sums[column][i]);
         }
       }
     }
   }
 }
 
+// The sums of x over a stage's groups, in shared memory: with many rows every warp would compute
+// the same ones.
+template <int kColumns>
+using StageSums = float2[kStageChunks * kChunkGroups][kColumns * 4];
+
+template <int kColumns>
+inline constexpr bool kSharesSums = kColumns >= 4;
+
+// Chunks that a warp has in flight. Sums of many rows, and those of a norm, need the registers.
+template <PackedType type, int kColumns, bool kNorm>
+inline constexpr int kDepth = type == PackedType::kSixteen ? 2
+                              : kNorm || kColumns > 2      ? 4
+                              : type == PackedType::kInt4  ? 8
+                                                           : 6;
+
 // All warps of a thread block pass the same stages, those without a tile too.
 template <typename T, int kColumns, bool kNorm, PackedType type>
 __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte* chunks,
                                               int32_t first_chunk, int32_t num_chunks,
                                               std::byte* memory, float (&sums)[kColumns][4]) {
-  constexpr int kInFlight = Chunk<type>::kDepth;
+  constexpr int kInFlight = kDepth<type, kColumns, kNorm>;
   Chunk<type> loaded[kInFlight];
 #pragma unroll
   for (int d = 0; d < kInFlight; ++d) {
     if (chunks != nullptr && d < num_chunks) loaded[d].Load(chunks + d * ChunkBytes(type));
   }
   const NormMemory<T> norm(args.product, memory);
-  Ring<T> ring(args.product, memory, first_chunk * kChunk);
+  Ring<T, kColumns> ring(args.product, memory, first_chunk * kChunk);
   const int32_t num_stages = (num_chunks + kStageChunks - 1) / kStageChunks;
   if constexpr (kNorm) norm.RequestFactors(args.product);
   WaitForPrevious();
@@ -131,164 +104,65 @@ __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte*
   if constexpr (kNorm) {
     NormaliseRows(args.product, norm);
   } else {
+    ring.ClearRest();
 #pragma unroll
     for (int stage = 0; stage < kStages - 1; ++stage) {
       if (stage < num_stages) ring.Request(stage);
       CommitGroup();
     }
   }
-  const auto lane_row = static_cast<int32_t>(threadIdx.x % 32 / 4);
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  // Chunk `at` of the slice, or for a stage its first one and all its groups.
+  const auto load_x = [&](int32_t at, int column, int32_t group) {
+    const int32_t row = column * 8 + lane / 4;
+    const int32_t k = group * 32 + lane % 4 * 8;
+    const T* from = ring.At(at / kStageChunks, row, at % kStageChunks * kChunk + k);
+    if constexpr (kNorm) {
+      const int32_t whole_k = (first_chunk + at) * kChunk + k;
+      if (row >= args.product.rows || whole_k >= args.product.k) return uint4{};
+      from = norm.rows + row * product::SharedStride(args.product.k) + whole_k;
+    }
+    return *reinterpret_cast<const uint4*>(from);
+  };
+  constexpr bool kShares = !kNorm && kSharesSums<kColumns> && Chunk<type>::kHasLow;
+  auto& stage_sums = *reinterpret_cast<StageSums<kColumns>*>(memory + Ring<T, kColumns>::kBytes);
+  const auto add_stage = [&](int32_t at) {
+    constexpr int kTogether = kColumns < kWarps ? kWarps / kColumns : 1;
+    const int32_t column = warp % kColumns;
+#pragma unroll
+    for (int32_t i = 0; i < kStageChunks * kChunkGroups; i += kTogether) {
+      const int32_t group = i + warp / kColumns;
+      const uint4 x[1] = {load_x(at, column, group)};
+      const float2 of_x = SumsOfX<T>(x);
+      if (lane < 4) stage_sums[group][column * 4 + lane] = of_x;
+    }
+    __syncthreads();
+  };
   for (int32_t base = 0; base < num_chunks; base += kInFlight) {
 #pragma unroll
     for (int d = 0; d < kInFlight; ++d) {
       const int32_t at = base + d;
       if (at >= num_chunks) break;
-      const int32_t stage = at / kStageChunks;
       if constexpr (!kNorm) {
-        if (at % kStageChunks == 0) ring.Enter(stage, num_stages);
+        if (at % kStageChunks == 0) {
+          ring.Enter(at / kStageChunks, num_stages);
+          if constexpr (kShares) add_stage(at);
+        }
       }
       if (chunks == nullptr) continue;
-      const auto load_x = [&](int column, int32_t k) {
-        const int32_t row = column * 8 + lane_row;
-        const int32_t whole_k = (first_chunk + at) * kChunk + k;
-        if (row >= args.product.rows || (kNorm && whole_k >= args.product.k)) return uint4{};
-        const T* from = kNorm ? norm.rows + row * product::SharedStride(args.product.k) + whole_k
-                              : ring.At(stage, row, at % kStageChunks * kChunk + k);
-        return *reinterpret_cast<const uint4*>(from);
+      const auto sums_of_x = [&](int column, int group, const uint4(&x)[1]) {
+        if constexpr (!kShares) return SumsOfX<T>(x);
+        return stage_sums[at % kStageChunks * kChunkGroups + group][column * 4 + lane % 4];
       };
-      MultiplyChunk<T>(loaded[d], load_x, sums);
+      MultiplyChunk<T>(
+          loaded[d], [&](int column, int group) { return load_x(at, column, group); }, sums_of_x,
+          sums);
       if (at + kInFlight < num_chunks) {
         loaded[d].Load(chunks + (at + kInFlight) * ChunkBytes(type));
       }
     }
   }
-}
-
-// Sums of the thread block's warps, for its cluster.
-template <int kColumns>
-using SharedSums = float[kWarps][4 * kColumns][32];
-
-__device__ __forceinline__ int32_t RankOf([[maybe_unused]] const Args& args) {
-  return static_cast<int32_t>(blockIdx.x) % args.ranks;
-}
-
-// A barrier of the cluster's threads.
-__device__ __forceinline__ void SynchroniseCluster([[maybe_unused]] const Args& args) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (args.ranks > 1) {
-    cooperative_groups::this_cluster().sync();
-    return;
-  }
-#endif
-  __syncthreads();
-}
-
-// The sum of all slices: element i of warp `warp`.
-template <int kColumns>
-__device__ __forceinline__ float SumOfRanks(const Args& args, SharedSums<kColumns>& sums,
-                                            int32_t warp, int32_t i) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (args.ranks > 1) {
-    float parts[kMostRanks];
-#pragma unroll
-    for (int rank = 0; rank < kMostRanks; ++rank) {
-      if (rank >= args.ranks) continue;
-      const float* of_rank = cooperative_groups::this_cluster().map_shared_rank(
-          &sums[warp][i][lane], static_cast<unsigned>(rank));
-      parts[rank] = *of_rank;
-    }
-    float sum = 0.0f;
-#pragma unroll
-    for (int rank = 0; rank < kMostRanks; ++rank) {
-      if (rank < args.ranks) sum += parts[rank];
-    }
-    return sum;
-  }
-#endif
-  return sums[warp][i][lane];
-}
-
-// The output that item `item` of a cluster is, for the calling lane.
-struct Output {
-  int32_t warp;  // whose tile
-  int32_t i;     // of the warp's sums
-  int32_t row;
-  const Segment* segment;
-  int32_t channel;  // of the segment
-  bool exists;
-};
-
-template <int kColumns>
-__device__ __forceinline__ Output OutputOf(const Args& args, int32_t cluster, int32_t item) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  Output out;
-  out.warp = item / (4 * kColumns);
-  out.i = item % (4 * kColumns);
-  out.row = out.i / 4 * 8 + lane % 4 * 2 + out.i % 2;
-  const TilePlace place = PlaceOf(args, cluster, out.warp);
-  out.segment = &args.segments[place.segment];
-  out.channel = place.tile * kTileChannels + lane / 4 + (out.i % 4 >= 2 ? 8 : 0);
-  out.exists = out.channel < out.segment->channels && out.row < args.product.rows;
-  return out;
-}
-
-template <typename T, int kColumns>
-__device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& sums,
-                                       const float (&own)[kColumns][4]) {
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
-  const bool activates = args.product.activated != nullptr;
-  // The cluster's warps take its outputs in turns.
-  constexpr int kMostTurns = 4 * kColumns;
-  const int32_t items = (activates ? kWarps / 2 : kWarps) * 4 * kColumns;
-  const int32_t first = RankOf(args) * kWarps + warp;
-  const int32_t step = args.ranks * kWarps;
-  // Few are asked for before the cluster meets.
-  constexpr bool kEarly = kColumns <= 2;
-  const auto load_old = [&](const Output& out) {
-    return product::LoadOut<T>(args.product, out.row, out.segment->first_channel + out.channel);
-  };
-  float old[kEarly ? kMostTurns : 1] = {};
-  if (kEarly && args.product.accumulate) {
-#pragma unroll
-    for (int turn = 0; turn < kMostTurns; ++turn) {
-      const int32_t item = first + turn * step;
-      if (item >= items) continue;
-      const Output out = OutputOf<kColumns>(args, cluster, item);
-      if (out.exists) old[kEarly ? turn : 0] = load_old(out);
-    }
-  }
-  __syncthreads();  // from here on nobody reads the ring, or the norm's rows
-#pragma unroll
-  for (int i = 0; i < 4 * kColumns; ++i) sums[warp][i][lane] = own[i / 4][i % 4];
-  SynchroniseCluster(args);
-#pragma unroll(kEarly ? kMostTurns : 1)
-  for (int turn = 0; turn < kMostTurns; ++turn) {
-    const int32_t item = first + turn * step;
-    if (item >= items) continue;
-    const Output out = OutputOf<kColumns>(args, cluster, item);
-    if (!out.exists) continue;
-    float value = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp, out.i),
-                            out.segment->units[out.channel]);
-    const int32_t channel = out.segment->first_channel + out.channel;
-    if (args.product.accumulate) {
-      value = __fadd_rn(value, kEarly ? old[kEarly ? turn : 0] : load_old(out));
-    }
-    if (args.product.bias != nullptr) value = __fadd_rn(value, args.product.bias[channel]);
-    product::StoreOut<T>(args.product, out.row, channel, value);
-    if (!activates) continue;
-    const Segment& up = args.segments[1];
-    const float other = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
-                                  up.units[out.channel]);
-    product::StoreOut<T>(args.product, out.row, up.first_channel + out.channel, other);
-    const float gated = value / (1.0f + expf(-value)) * other;
-    reinterpret_cast<T*>(
-        args.product.activated)[out.row * args.product.activated_stride + out.channel] =
-        FromFloat<T>(gated);
-  }
-  if (args.ranks > 1) SynchroniseCluster(args);  // others read this thread block's sums
 }
 
 template <typename T, int kColumns, bool kNorm>
@@ -318,8 +192,9 @@ template <typename T, int kColumns, bool kNorm>
 bool LaunchKernel(Device& device, const Args& args, int32_t clusters) {
   const product::Args& inner = args.product;
   const size_t of_x =
-      kNorm ? NormMemory<T>::Bytes(inner.rows, inner.k) : Ring<T>::Bytes(inner.rows);
-  const size_t bytes = std::max(of_x, sizeof(SharedSums<kColumns>));
+      kNorm ? NormMemory<T>::Bytes(inner.rows, inner.k) : size_t{Ring<T, kColumns>::kBytes};
+  const size_t of_stage = kSharesSums<kColumns> ? sizeof(StageSums<kColumns>) : 0;
+  const size_t bytes = std::max(of_x + of_stage, sizeof(SharedSums<kColumns>));
   constexpr size_t kStatic = 512;
   if (bytes + kStatic > device.shared_memory_per_block()) return false;
   Launch(device, "product of packed weights",

@@ -46,7 +46,8 @@ TEST(CheckSample, AMaskHasABitForEachToken) {
 }
 
 TEST(WeightFormats, AreParsedByTheirNames) {
-  for (const auto format : {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const auto format :
+       {WeightFormat::kNative, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kUnpacked}) {
     EXPECT_EQ(ParseWeightFormat(Name(format)), format);
   }
   EXPECT_EQ(Name(WeightFormat::kInt4), "int4");

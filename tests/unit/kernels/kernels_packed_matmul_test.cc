@@ -126,6 +126,34 @@ TEST_P(PackedMatMulOn, PartsThatKeepEightBitsHaveTheReferencesBits) {
   EXPECT_EQ((*judge->Pack(parts, WeightFormat::kNative))->bytes(), 3u * 19 * 96 * sizeof(float));
 }
 
+// Blocks that are unpacked, and e4m3, are the floats that they stand for.
+TEST_P(PackedMatMulOn, UnpackedBlocksAndE4M3AreFloats) {
+  Random random(18);
+  Device device(GetParam());
+  const auto expect_floats = [&](const HostMatrix& matrix, WeightFormat format) {
+    const HostTensor numbers = Unpacked(matrix);
+    std::vector<std::byte> storage;
+    const HostMatrix floats = ToHostMatrix(numbers, DType::kFloat32, storage);
+    const auto got = *device->Pack({&matrix, 1}, format);
+    const auto want = *device->Pack({&floats, 1}, WeightFormat::kNative);
+    EXPECT_EQ(got->bytes(), want->bytes());
+    const HostTensor x = Normal(random, 5, matrix.cols);
+    EXPECT_EQ(Multiply(device, x, *got, nullptr).data, Multiply(device, x, *want, nullptr).data);
+  };
+  for (const GgmlLayout& layout : PackedLayouts()) {
+    SCOPED_TRACE(layout.name);
+    std::vector<std::byte> storage;
+    expect_floats(RandomPackedMatrix(random, layout, 21, 512, storage), WeightFormat::kUnpacked);
+  }
+  for (const int64_t block : {1, 16, 128}) {
+    const Float8Matrix matrix(random, 37, 200, block, block == 1 ? 200 : block);
+    expect_floats(matrix.host(), WeightFormat::kNative);
+    expect_floats(matrix.host(), WeightFormat::kUnpacked);
+    ExpectTheReferencesBits({&matrix.host(), 1}, WeightFormat::kInt8, kSomeRows, random);
+    ExpectTheReferencesBits({&matrix.host(), 1}, WeightFormat::kInt4, kSomeRows, random);
+  }
+}
+
 // More rows than a task takes, and more panels than there are tasks.
 TEST_P(PackedMatMulOn, ManyRowsHaveTheReferencesBits) {
   Random random(2);

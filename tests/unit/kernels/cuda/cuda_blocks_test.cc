@@ -8,6 +8,7 @@
 #include "kernels/params/layer.h"
 #include "tests/testing/engine/gguf_blocks.h"
 #include "tests/testing/kernels/kernel_harness.h"
+#include "tests/testing/kernels/random_blocks.h"
 
 namespace eta::testing {
 namespace {
@@ -56,6 +57,23 @@ TEST(CudaBlocks, AreMultipliedAsTheNumbersThatTheyUnpackTo) {
       EXPECT_EQ(Product(device, x, {packed, numbers, packed}),
                 Product(device, x, {floats, numbers, floats}));
     }
+  }
+}
+
+// Scales of channels that have several, which no packed form has, and exact products.
+TEST(CudaBlocks, E4M3IsMultipliedAsTheNumbersThatItStandsFor) {
+  Random random(9);
+  const HostTensor x = Normal(random, 3, 512);
+  const Float8Matrix matrix(random, 70, 512, 1, 128);
+  std::vector<std::byte> storage;
+  const HostMatrix floats = ToHostMatrix(Unpacked(matrix.host()), DType::kFloat32, storage);
+  for (const DType compute : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const BackendUnderTest backend = {.name = "cuda", .compute = compute};
+    if (!WhyMissing(backend).empty()) GTEST_SKIP() << WhyMissing(backend);
+    Device device(backend);
+    const auto kept = *device->Pack({&matrix.host(), 1}, WeightFormat::kNative);
+    EXPECT_EQ(kept->bytes(), 70 * 512 * SizeOf(compute));
+    EXPECT_EQ(Product(device, x, {matrix.host()}), Product(device, x, {floats}));
   }
 }
 
