@@ -3,6 +3,7 @@
 // is finished. So anything noted meanwhile comes before them.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -101,15 +102,19 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   void SwiGlu(const SwiGluParams& params) override {
     Note([this, params] { ForwardingBackend::SwiGlu(params); });
   }
-  ExpertOps* experts() override { return ForwardingBackend::experts() == nullptr ? nullptr : this; }
+  ExpertOps& experts() override { return *this; }
+  absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
+      std::vector<std::unique_ptr<Matrix>> matrices) override {
+    return ForwardingBackend::experts().Stack(std::move(matrices));
+  }
   void RouteRows(const RouteRowsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->RouteRows(params); });
+    Note([this, params] { ForwardingBackend::experts().RouteRows(params); });
   }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->MultiplyExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().MultiplyExperts(params); });
   }
   void AddExperts(const AddExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->AddExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().AddExperts(params); });
   }
   void Sample(const SampleParams& params) override {
     noted_.ops.emplace_back([this, params] {
@@ -128,8 +133,8 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   struct Running {
     std::vector<int32_t> tokens;
     std::vector<SequenceRows> sequences;
-    std::vector<std::vector<int32_t>> block_tables;  // of all sequences, all tables of each
-    std::vector<std::vector<std::span<const int32_t>>> more_tables;
+    std::deque<std::vector<int32_t>> block_tables;
+    std::deque<std::vector<std::span<const int32_t>>> more_tables;
     std::vector<Op> ops;
   };
   struct Draw {
@@ -184,16 +189,14 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
                 {},
                 {},
                 {}};
-    const auto copied = [this](std::span<const int32_t> table) {
-      return std::span<const int32_t>(
-          running_.block_tables.emplace_back(table.begin(), table.end()));
+    const auto copy = [this](std::span<const int32_t> table) {
+      running_.block_tables.emplace_back(table.begin(), table.end());
+      return std::span<const int32_t>(running_.block_tables.back());
     };
     for (SequenceRows& sequence : running_.sequences) {
-      sequence.block_table = copied(sequence.block_table);
-      std::vector<std::span<const int32_t>>& more = running_.more_tables.emplace_back();
-      for (const std::span<const int32_t> table : sequence.more_tables) {
-        more.push_back(copied(table));
-      }
+      sequence.block_table = copy(sequence.block_table);
+      auto& more = running_.more_tables.emplace_back();
+      for (const std::span<const int32_t> table : sequence.more_tables) more.push_back(copy(table));
       sequence.more_tables = more;
     }
   }
