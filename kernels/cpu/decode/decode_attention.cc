@@ -4,8 +4,8 @@
 // reads", "Windows" and "Learned sinks").
 //
 // Memory binds: K and V of a listed block are read once for all heads of the group, and V is left
-// alone where reads are confirmed and no head keeps the block. A list is cut into segments, one task
-// each; the last task of a list to end merges the partial results.
+// alone where reads are confirmed and no head keeps the block. A list is cut into segments, one
+// task each; the last task of a list to end merges the partial results.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/decode/decode_attention.cc"
