@@ -31,7 +31,7 @@ void SelectBlocks(const Context& context,
                   const SelectBlocksParams& params);  // select/block_select.cc
 void SelectPrefillBlocks(const Context& context,
                          const SelectPrefillParams& params);  // select/prefill_select.cc
-void DecodeAttention(const Context& context, const AttentionParams& params);  // decode_attention.cc
+void DecodeAttention(const Context& context, const AttentionParams& params);  // decode/
 void PrefillAttention(const Context& context,
                       const AttentionParams& params);                    // prefill/
 void CountRecall(const Context& context, const RecallParams& params);    // calibration/recall.cc

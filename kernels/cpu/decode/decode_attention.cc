@@ -1,14 +1,14 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys", "Selection", steps 5 to 7, and "Confirmed
-// reads").
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys", "Selection", steps 5 to 7, "Confirmed
+// reads", "Windows" and "Learned sinks").
 //
 // Memory binds: K and V of a listed block are read once for all heads of the group, and V is left
-// alone where reads are confirmed and no head keeps the block. A list is cut
-// into segments, one task each; the last task of a list to end merges the partial results.
+// alone where reads are confirmed and no head keeps the block. A list is cut into segments, one
+// task each; the last task of a list to end merges the partial results.
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/decode_attention.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/decode/decode_attention.cc"
 #include "hwy/foreach_target.h"
 // The target list must come before any header that includes Highway.
 #include <algorithm>
@@ -17,11 +17,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/decode/decode_plan.h"
 #include "kernels/cpu/kv_tile.h"
 #include "kernels/cpu/memory/scratch.h"
 #include "kernels/cpu/ops.h"
@@ -29,47 +27,9 @@
 #include "kernels/cpu/simd/tile_product-inl.h"
 #include "kernels/cpu/tempered.h"
 
-#ifndef ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
-#define ETA_KERNELS_CPU_DECODE_ATTENTION_ONCE_
+#ifndef ETA_KERNELS_CPU_DECODE_DECODE_ATTENTION_ONCE_
+#define ETA_KERNELS_CPU_DECODE_DECODE_ATTENTION_ONCE_
 namespace eta::cpu {
-
-// A segment is the part of a row's list that one task reads. Its size is a constant, so that the
-// order of the sums depends on the row alone.
-inline constexpr int32_t kSegmentTokens = 2048;
-
-// One decode row and KV head, with its list of blocks. The tail follows the list. In a layer with a
-// window the list is every full block from `first_block` on, with all heads, and not written down.
-struct DecodeGroup {
-  const SequenceRows* sequence;
-  int32_t row;
-  int32_t num_keys;  // T
-  int32_t kv_head;
-  std::span<const int32_t> table;
-  const uint32_t* blocks;  // [count]; null: a window
-  uint32_t* heads;         // [count]; null: a window
-  int32_t first_block;     // of the window
-  int32_t first_key;       // of the window
-  int32_t count;
-  uint32_t pruning_heads;  // bit g: head g did not admit every full block
-  int32_t first_task;
-  int32_t num_tasks;
-  const int32_t* rescued;  // [G]; null: reads are not confirmed
-  int32_t* values_read;    // null likewise
-
-  int32_t ordinal(int32_t i) const {
-    return blocks != nullptr ? static_cast<int32_t>(blocks[i]) : first_block + i;
-  }
-};
-
-struct DecodeTask {
-  int32_t group;
-  int32_t segment;
-};
-
-// The partial result of a task: base [G], l [G], sums [G, d].
-inline size_t PartialFloats(size_t group, size_t d) {
-  return group * (d + 2);
-}
 
 // One thread's working memory. Rows are kTileRowStride apart.
 struct DecodeScratch {
@@ -428,93 +388,6 @@ namespace eta::cpu {
 
 HWY_EXPORT(ReadSegment);
 HWY_EXPORT(MergeSegments);
-
-namespace {
-
-// The work of one step. The object is kept between calls for its memory.
-struct DecodePlan {
-  std::vector<DecodeGroup> groups;
-  std::vector<DecodeTask> tasks;
-  std::unique_ptr<std::atomic<int32_t>[]> unfinished;  // [groups], tasks that have not ended
-  size_t capacity = 0;
-  Scratch partials;
-  Scratch scratch;
-
-  void Build(const BatchView& batch, const AttentionParams& params);
-};
-
-uint32_t PruningHeads(const uint32_t* heads, int32_t count, int32_t full_blocks) {
-  if (count < full_blocks) return ~uint32_t{0};
-  uint32_t admitted_all = ~uint32_t{0};
-  for (int32_t i = 0; i < count; ++i) admitted_all &= heads[i];
-  return ~admitted_all;
-}
-
-// Tokens whose V was read, once the masks say who kept a block.
-void CountValues(const DecodeGroup& group, int32_t block_size) {
-  const auto kept = std::count_if(group.heads, group.heads + group.count,
-                                  [](uint32_t mask) { return mask != 0; });
-  *group.values_read = static_cast<int32_t>(kept) * block_size + group.num_keys % block_size;
-}
-
-// The window of a row, whose blocks need no list.
-void TakeWindow(const AttentionParams& params, DecodeGroup& group) {
-  const int32_t b = params.geometry.block_size;
-  group.first_key = WindowBegin(group.num_keys - 1, params.window);
-  group.first_block = group.first_key / b;
-  group.count = group.num_keys / b - group.first_block;
-}
-
-void TakeList(const AttentionParams& params, DecodeGroup& group) {
-  const int32_t kv_heads = params.geometry.num_kv_heads;
-  const int64_t list = static_cast<int64_t>(group.row) * kv_heads + group.kv_head;
-  const int64_t at = list * params.selection.capacity;
-  const AttentionOptions& options = group.sequence->attention;
-  group.count = params.selection.counts[list];
-  group.blocks = params.selection.blocks + at;
-  group.heads = params.selection.heads + at;
-  group.pruning_heads =
-      PruningHeads(group.heads, group.count, group.num_keys / params.geometry.block_size);
-  if (!options.confirm || options.admit_all) return;
-  group.rescued = params.selection.rescued + list * (params.num_query_heads / kv_heads);
-  group.values_read = params.values_read + list;
-}
-
-void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
-  groups.clear();
-  tasks.clear();
-  const int32_t kv_heads = params.geometry.num_kv_heads;
-  const int32_t length = kSegmentTokens / params.geometry.block_size;
-  for (const SequenceRows& sequence : batch.sequences) {
-    if (sequence.kind != RowKind::kDecode) continue;
-    for (int32_t i = 0; i < sequence.num_rows; ++i) {
-      for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        DecodeGroup group{};
-        group.sequence = &sequence;
-        group.row = sequence.row_begin + i;
-        group.num_keys = sequence.position + i + 1;
-        group.kv_head = kv_head;
-        group.table = sequence.table(params.kv.table);
-        params.window > 0 ? TakeWindow(params, group) : TakeList(params, group);
-        group.first_task = static_cast<int32_t>(tasks.size());
-        group.num_tasks = std::max(1, (group.count + length - 1) / length);
-        for (int32_t s = 0; s < group.num_tasks; ++s) {
-          tasks.push_back({static_cast<int32_t>(groups.size()), s});
-        }
-        groups.push_back(group);
-      }
-    }
-  }
-  if (groups.size() > capacity) {
-    capacity = groups.size();
-    unfinished = std::make_unique<std::atomic<int32_t>[]>(capacity);
-  }
-  for (size_t g = 0; g < groups.size(); ++g) {
-    unfinished[g].store(groups[g].num_tasks, std::memory_order_relaxed);
-  }
-}
-
-}  // namespace
 
 void DecodeAttention(const Context& context, const AttentionParams& params) {
   static thread_local DecodePlan plan;
