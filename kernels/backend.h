@@ -29,6 +29,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -107,6 +108,7 @@ struct HostMatrix {
   int64_t cols = 0;
   const GgmlLayout* blocks = nullptr;  // set: each row is a whole number of such blocks
   bool keeps_eight = false;            // under int4 it is kept as under int8
+  bool exact = false;                  // kept as it is where others are rounded: a router
   // Set: `data` is e4m3, a byte each, with these scales. dtype is float32 then, blocks null.
   const Float8Scales* float8 = nullptr;
 };
@@ -125,11 +127,35 @@ struct BlockRecord {
   RecordView View() const { return {mu, sigma, outlier, max_norm, mu_error, step, outlier_step}; }
 };
 
-// The ops of a layer with experts, of backends that have them. They are ops of the step as
-// Backend's are.
+// The weights of a layer's experts, one projection: a matrix [N, K] of each. Immutable.
+class ExpertStack {
+ public:
+  ExpertStack() = default;
+  explicit ExpertStack(std::vector<std::unique_ptr<Matrix>> matrices)
+      : matrices_(std::move(matrices)) {}
+  virtual ~ExpertStack() = default;
+  virtual size_t bytes() const {
+    size_t bytes = 0;
+    for (const auto& matrix : matrices_) bytes += matrix ? matrix->bytes() : 0;
+    return bytes;
+  }
+  // [E]; of a backend that keeps them otherwise none.
+  std::span<const std::unique_ptr<Matrix>> matrices() const { return matrices_; }
+
+ private:
+  std::vector<std::unique_ptr<Matrix>> matrices_;
+};
+
+// The ops of a layer with experts. They are ops of the step as Backend's are.
 class ExpertOps {
  public:
   virtual ~ExpertOps() = default;
+  // Takes the matrices [E] that Pack made, all [N, K]. A null one is an expert that no row will
+  // choose. While it runs, memory may be held for twice their bytes.
+  virtual absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
+      std::vector<std::unique_ptr<Matrix>> matrices) {
+    return std::make_unique<ExpertStack>(std::move(matrices));
+  }
   virtual void RouteRows(const RouteRowsParams& params) = 0;
   virtual void MultiplyExperts(const MultiplyExpertsParams& params) = 0;
   virtual void AddExperts(const AddExpertsParams& params) = 0;
@@ -214,8 +240,7 @@ class Backend {
   // then.
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
 
-  // Null: a model with experts cannot be computed here.
-  virtual ExpertOps* experts() { return nullptr; }
+  virtual ExpertOps& experts() = 0;
 };
 
 }  // namespace eta

@@ -61,12 +61,26 @@ struct SequenceRows {
   std::span<const uint64_t> tempered{};
   bool calibrate = false;  // sequence of prefill rows over which CollectCalibration counts
   std::span<const int32_t> block_table{};  // [ceil((position + num_rows) / b)] physical blocks
+  // Tables 1, 2, ... of a model whose layers come in several groups, each as block_table, which is
+  // table 0. KvLayerView::table says which one a layer takes. Blocks that lie wholly before the
+  // window of the sequence's first row may be -1 in a table of window layers: they are not read.
+  std::span<const std::span<const int32_t>> more_tables{};
+
+  std::span<const int32_t> table(int32_t idx) const {
+    return idx == 0 ? block_table : more_tables[idx - 1];
+  }
 };
 
 // Whether the rows of a sequence are of sparse prefill (eta-semantics.md, "Sparse prefill").
 inline bool IsSparsePrefill(const SequenceRows& sequence) {
   return sequence.kind == RowKind::kPrefill && sequence.attention.sparse_prefill &&
          !sequence.attention.admit_all && !sequence.calibrate;
+}
+
+// The first key that a row at `position` attends to in a layer with a window of `window` keys; 0:
+// no window.
+constexpr int32_t WindowBegin(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 struct BatchView {

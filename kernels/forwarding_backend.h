@@ -78,7 +78,7 @@ class ForwardingBackend : public Backend {
   void Discard() override { backend_->Discard(); }
   absl::Status Finish() override { return backend_->Finish(); }
   std::optional<double> last_step_seconds() const override { return backend_->last_step_seconds(); }
-  ExpertOps* experts() override { return backend_->experts(); }
+  ExpertOps& experts() override { return backend_->experts(); }
 
  private:
   std::shared_ptr<Backend> backend_;

@@ -36,12 +36,15 @@ struct KvLayout {
 };
 
 // One layer's part of the block pool: [num_blocks] tiles and [num_blocks] records. With them, for
-// records of kOutlier, what the model's index_metric.safetensors has for the layer.
+// records of kOutlier, what the model's index_metric.safetensors has for the layer. Without records
+// the layer has no index: AppendKv writes none, and nothing is selected there. So it is in layers
+// with a window, whose blocks before the window may be gone (eta-semantics.md, "Windows").
 struct KvLayerView {
   std::byte* tiles = nullptr;
-  std::byte* records = nullptr;
+  std::byte* records = nullptr;         // null: no index
   const float* index_metric = nullptr;  // C [HKV, d, d], symmetric; null: identity
   const float* index_centre = nullptr;  // mean key [HKV, d]; null: zero
+  int32_t table = 0;                    // which of a sequence's block tables finds its blocks
 
   bool operator==(const KvLayerView&) const = default;
 };

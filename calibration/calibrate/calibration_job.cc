@@ -26,6 +26,9 @@ absl::Status CheckShare(const std::string& field, double value, double high) {
 // What only one of the two kinds of thresholds has.
 absl::Status CheckKind(const CalibrationJob& job, const EngineInfo& info) {
   const ModelConfig& config = info.config;
+  if (config.num_full_layers() == 0) {
+    return UnsupportedByModel("model", "has no layer with full attention: all see a window");
+  }
   if (config.has_predictor) {
     if (job.target.kind == ProfileTargetKind::kRetainedMass) {
       return UnsupportedByModel("target.retained_mass",

@@ -202,6 +202,10 @@ class Calibration {
       options.density = Bounded() || AsDynamic() ? kFirstDensity : job_.target.value;
     }
     for (int32_t layer = 0; layer < histogram.num_layers(); ++layer) {
+      if (!config_.IsFull(layer)) {  // its place in the table is not read
+        constants_.resize(constants_.size() + static_cast<size_t>(histogram.num_query_heads()));
+        continue;
+      }
       for (int32_t head = 0; head < histogram.num_query_heads(); ++head) {
         if (stop_.stop_requested()) return absl::CancelledError("calibration: cancelled");
         ASSIGN_OR_RETURN(const FrozenThreshold solved,

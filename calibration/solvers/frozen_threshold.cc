@@ -135,13 +135,17 @@ double SoftDensity(const HeadScores& scores, const ScoreBins& bins, double beta,
 double MeanSoftDensity(const ScoreHistogram& histogram, std::span<const float> thresholds,
                        double beta, double offset) {
   double sum = 0.0;
+  size_t counted = 0;
   for (size_t i = 0; i < thresholds.size(); ++i) {
     const auto heads = static_cast<size_t>(histogram.num_query_heads());
-    sum += SoftDensity(
-        histogram.head(static_cast<int32_t>(i / heads), static_cast<int32_t>(i % heads)),
-        histogram.bins(), beta, static_cast<double>(thresholds[i]) - offset);
+    const HeadScores& scores =
+        histogram.head(static_cast<int32_t>(i / heads), static_cast<int32_t>(i % heads));
+    const DensityCurve curve(scores, histogram.bins(), beta);
+    if (!(curve.total() > 0.0)) continue;  // of a layer with a window
+    sum += curve.At(static_cast<double>(thresholds[i]) - offset);
+    ++counted;
   }
-  return std::clamp(sum / static_cast<double>(thresholds.size()), 0.0, 1.0);
+  return counted == 0 ? 0.0 : std::clamp(sum / static_cast<double>(counted), 0.0, 1.0);
 }
 
 absl::StatusOr<FrozenThreshold> SolveFrozenThreshold(const HeadScores& scores,

@@ -30,7 +30,7 @@ Batcher::Batcher(Model& model, const KvCache& cache, BlockPool& pool, const Batc
       options_(options),
       observer_(observer),
       queue_(tenants_),
-      planner_(options_, geometry_, pool_, tenants_),
+      planner_(options_, cache, pool_, tenants_),
       pipeline_(model, cache, pool_, options_, observer) {}
 
 void Batcher::Add(std::unique_ptr<Sequence> sequence, Clock::time_point now) {
@@ -97,17 +97,9 @@ void Batcher::Abandon() {
 }
 
 void Batcher::End(Sequence& sequence, const absl::Status& status) {
-  FreeBlocks(sequence);
+  sequence.blocks.Release(pool_);
   if (!sequence.started()) left_.push_back(sequence.handle());
   sequence.End(status, observer_);
-}
-
-void Batcher::FreeBlocks(Sequence& sequence) {
-  // The last block first: of a cached prefix the end is given away before the beginning.
-  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
-    pool_.Release(*block);
-  }
-  sequence.blocks.clear();
 }
 
 void Batcher::Expire(Clock::time_point now) {
@@ -214,7 +206,7 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   // again.
   std::vector<std::unique_ptr<Sequence>> admitted = queue_.Remove(plan.admitted);
   for (const int32_t index : plan.preempted) {
-    FreeBlocks(*running_[index]);
+    running_[index]->blocks.Release(pool_);
     running_[index]->Preempt();
     running_[index]->paused_since.reset();
     queue_.Push(std::move(running_[index]));
@@ -235,7 +227,9 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   pipeline_.Begin(static_cast<int32_t>(plan.preempted.size()));
   for (const StepPlan::Work& work : plan.work) {
     Sequence*& sequence = sequences[work.index];
-    if (sequence == nullptr || pool_.Allocate(work.new_blocks, sequence->blocks)) continue;
+    if (sequence == nullptr) continue;
+    const int32_t rows_end = sequence->num_computed + std::max(1, work.num_rows);
+    if (sequence->blocks.Grow(pool_, sequence->num_tokens(), rows_end)) continue;
     End(*sequence, BlocksMiscounted());
     std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
     sequence = nullptr;
@@ -252,16 +246,13 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
 absl::Status Batcher::Admit(Sequence& sequence, Clock::time_point now) {
   const int32_t block_size = geometry_.block_size;
   if (options_.prefix_cache) {
-    for (int32_t i = 0; i < sequence.max_shared_blocks(block_size); ++i) {
-      const auto block = pool_.Acquire(sequence.prefix_keys()[i]);
-      if (!block) break;
-      sequence.blocks.push_back(*block);
-    }
+    const auto sharable = static_cast<size_t>(sequence.max_shared_blocks(block_size));
+    sequence.num_computed =
+        sequence.blocks.Share(pool_, sequence.prefix_keys().first(sharable)) * block_size;
   }
-  const auto shared = static_cast<int32_t>(sequence.blocks.size());
-  const int32_t lacking = BlocksFor(sequence.num_tokens(), block_size) - shared;
-  if (!pool_.Allocate(lacking, sequence.blocks)) return BlocksMiscounted();
-  sequence.num_computed = shared * block_size;
+  if (!sequence.blocks.Grow(pool_, sequence.num_tokens(), sequence.num_computed)) {
+    return BlocksMiscounted();
+  }
   if (sequence.num_computed >= sequence.num_tokens()) return NothingToCompute();
   if (sequence.started()) return absl::OkStatus();
   left_.push_back(sequence.handle());
@@ -289,16 +280,20 @@ void Batcher::PrepareNext() {
   }
   if (!all_decode || plan.work.size() != going_on || new_blocks > pool_.num_free()) return;
 
-  for (size_t i = 0; i < plan.work.size(); ++i) {
-    if (pool_.Allocate(plan.work[i].new_blocks, running_[plan.work[i].index]->blocks)) continue;
-    while (i-- > 0) {
-      pool_.ReleaseLast(plan.work[i].new_blocks, running_[plan.work[i].index]->blocks);
+  std::vector<BlockTables::Lengths> lengths;
+  for (const StepPlan::Work& work : plan.work) {
+    Sequence& sequence = *running_[work.index];
+    lengths.push_back(sequence.blocks.lengths());
+    // A token more, and the row after the one that is computed now.
+    if (sequence.blocks.Grow(pool_, sequence.num_tokens() + 1, sequence.num_computed + 2)) continue;
+    for (size_t i = lengths.size() - 1; i-- > 0;) {
+      running_[plan.work[i].index]->blocks.ShrinkTo(pool_, lengths[i]);
     }
     return;
   }
   pipeline_.Begin();
-  for (const StepPlan::Work& work : plan.work) {
-    pipeline_.AddAhead(*running_[work.index], work.new_blocks);
+  for (size_t i = 0; i < plan.work.size(); ++i) {
+    pipeline_.AddAhead(*running_[plan.work[i].index], lengths[i]);
   }
   pipeline_.Prepare();
 }
@@ -308,7 +303,7 @@ void Batcher::Commit(Clock::time_point begin) {
     const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& other) {
       return other.get() == ended.sequence;
     });
-    FreeBlocks(**found);
+    (*found)->blocks.Release(pool_);
     pipeline_.Retire(std::move(*found), std::move(ended.status));
     running_.erase(found);
   }

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher_options.h"
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/request_queue.h"
 #include "engine/batching/scheduler.h"
@@ -86,7 +86,6 @@ class Batcher {
   void Commit(Clock::time_point begin);
   void GiveWay();
   void FillGauges(StepReport& report) const;
-  void FreeBlocks(Sequence& sequence);
   void End(Sequence& sequence, const absl::Status& status);
 
   const KvGeometry& geometry_;

@@ -27,20 +27,57 @@ class Reclaimed {
  public:
   explicit Reclaimed(std::span<const int32_t> references) : references_(references) {}
 
-  // Returns how many of these blocks are free now.
-  int32_t Release(std::span<const int32_t> blocks) {
-    int32_t freed = 0;
-    for (const int32_t block : blocks) freed += ++released_[block] == references_[block] ? 1 : 0;
+  // Returns how many of the sequence's blocks are free now.
+  int32_t Release(const RunningSequence& sequence) {
+    int32_t freed = Release(sequence.blocks);
+    for (const std::vector<int32_t>& blocks : sequence.more_blocks) freed += Release(blocks);
     return freed;
   }
 
  private:
+  int32_t Release(std::span<const int32_t> blocks) {
+    int32_t freed = 0;
+    for (const int32_t block : blocks) {
+      if (block >= 0 && ++released_[block] == references_[block]) ++freed;
+    }
+    return freed;
+  }
+
   std::span<const int32_t> references_;
   std::unordered_map<int32_t, int32_t> released_;
 };
 
 double WeightOf(const SchedulerInput& input, int32_t tenant) {
   return input.tenants.empty() ? 1.0 : input.tenants[tenant].weight;
+}
+
+int32_t Groups(const SchedulerInput& input) {
+  return input.full_groups + input.window_groups;
+}
+
+int32_t Held(const SchedulerInput& input, const RunningSequence& sequence) {
+  const auto length = static_cast<int32_t>(sequence.blocks.size());
+  if (input.window_groups == 0) return input.full_groups * length;
+  const auto held = [](std::span<const int32_t> blocks) {
+    return static_cast<int32_t>(std::ranges::count_if(blocks, [](int32_t id) { return id >= 0; }));
+  };
+  int32_t sum = held(sequence.blocks);
+  for (const std::vector<int32_t>& blocks : sequence.more_blocks) sum += held(blocks);
+  return sum;
+}
+
+// Blocks that the sequence lacks for its tokens in full layers.
+int32_t FullLacking(const SchedulerInput& input, const RunningSequence& sequence) {
+  if (input.full_groups == 0) return 0;
+  const int32_t lacking = BlocksFor(sequence.num_tokens, input.block_size) -
+                          static_cast<int32_t>(sequence.blocks.size());
+  return input.full_groups * std::max(0, lacking);
+}
+
+// Blocks that it lacks for its next `rows` rows in windows.
+int32_t WindowLacking(const SchedulerInput& input, const RunningSequence& sequence, int32_t rows) {
+  const int32_t wanted = BlocksFor(sequence.num_computed + rows, input.block_size);
+  return input.window_groups * std::max(0, wanted - sequence.window_blocks);
 }
 
 // The order in which sequences are given blocks; they lose them in the reverse order. The earliest
@@ -55,7 +92,7 @@ std::vector<Candidate*> OrderForBlocks(const SchedulerInput& input,
   std::vector<double> position(by_rank.size());  // by index
   for (const Candidate& candidate : by_rank) {
     double& blocks = held[candidate.tenant];
-    blocks += static_cast<double>(input.running[candidate.index].blocks.size());
+    blocks += static_cast<double>(Held(input, input.running[candidate.index]));
     position[candidate.index] = blocks / WeightOf(input, candidate.tenant);
   }
   position[by_rank.front().index] = -1.0;
@@ -73,19 +110,18 @@ void AssignBlocks(const SchedulerInput& input, const std::vector<Candidate*>& or
   for (size_t i = 0; i < last; ++i) {
     Candidate& candidate = *order[i];
     const RunningSequence& sequence = input.running[candidate.index];
-    const int32_t needed = BlocksFor(sequence.num_tokens, input.block_size) -
-                           static_cast<int32_t>(sequence.blocks.size());
-    if (needed <= 0) continue;
+    const int32_t needed = FullLacking(input, sequence) + WindowLacking(input, sequence, 1);
+    if (needed == 0) continue;
     if (sequence.paused) continue;
     while (available < needed && last > i + 1) {
       Candidate& victim = *order[--last];
       victim.runs = false;
-      available += reclaimed.Release(input.running[victim.index].blocks);
+      available += reclaimed.Release(input.running[victim.index]);
       plan.preempted.push_back(victim.index);
     }
     if (available < needed) {  // it is itself the last one left
       candidate.runs = false;
-      available += reclaimed.Release(sequence.blocks);
+      available += reclaimed.Release(sequence);
       plan.preempted.push_back(candidate.index);
       return;
     }
@@ -104,7 +140,7 @@ void Yield(const SchedulerInput& input, const std::vector<Candidate*>& order, in
   for (auto last = order.rbegin(); last != order.rend() && lacking > 0; ++last) {
     const RunningSequence& sequence = input.running[(*last)->index];
     if (!sequence.yields) continue;
-    lacking -= reclaimed.Release(sequence.blocks);
+    lacking -= reclaimed.Release(sequence);
     victims.push_back(*last);
   }
   if (lacking > 0) return;
@@ -126,10 +162,11 @@ int32_t Admit(const SchedulerInput& input, int32_t& available, std::vector<Candi
   while (const auto next = round_robin.Next()) {
     const WaitingSequence& waiting = input.waiting[*next];
     if (in_slots >= input.max_running) break;
-    // One block stays in reserve for each that runs, so that whoever is admitted now is not
-    // preempted at the very next block boundary.
-    if (available < waiting.blocks_needed + in_slots) {
-      lacking = waiting.blocks_needed + waiting.blocks_shared + in_slots - available;
+    // A block of each group stays in reserve for each that runs, so that whoever is admitted now is
+    // not preempted at the very next block boundary.
+    const int32_t reserve = in_slots * Groups(input);
+    if (available < waiting.blocks_needed + reserve) {
+      lacking = waiting.blocks_needed + waiting.blocks_shared + reserve - available;
       plan.short_of_blocks = true;
       break;
     }
@@ -236,6 +273,30 @@ void LimitReplays(const SchedulerInput& input, const std::vector<Candidate>& can
   }
 }
 
+// Holds rows to those for which windows get their blocks, the first candidates first. Each has the
+// blocks of one row, and who is admitted has those of a whole step.
+void LimitToWindows(const SchedulerInput& input, std::vector<Candidate>& candidates,
+                    int32_t& available, std::vector<int32_t>& rows, StepPlan& plan) {
+  if (input.window_groups == 0) return;
+  for (Candidate& candidate : candidates) {
+    int32_t& of_candidate = rows[candidate.index];
+    if (of_candidate <= 1 || static_cast<size_t>(candidate.index) >= input.running.size()) continue;
+    const RunningSequence& sequence = input.running[candidate.index];
+    const int32_t of_one = WindowLacking(input, sequence, 1);
+    int32_t more = WindowLacking(input, sequence, of_candidate) - of_one;
+    if (more > available) {
+      const int32_t held =
+          std::max(sequence.window_blocks, BlocksFor(sequence.num_computed + 1, input.block_size));
+      const int32_t end = (held + available / input.window_groups) * input.block_size;
+      of_candidate = std::min(of_candidate, end - sequence.num_computed);
+      more = WindowLacking(input, sequence, of_candidate) - of_one;
+      plan.short_of_blocks = true;
+    }
+    available -= more;
+    candidate.new_blocks += more;
+  }
+}
+
 }  // namespace
 
 Clock::time_point Rank(Clock::time_point arrival, Priority priority) {
@@ -270,9 +331,6 @@ StepPlan PlanStep(const SchedulerInput& input) {
     const int32_t lacking = Admit(input, available, candidates, plan);
     if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);
   }
-  const auto in_slots = static_cast<int32_t>(input.running.size() + plan.admitted.size());
-  if (!plan.short_of_blocks) plan.spare_blocks = std::max(0, available - in_slots);
-
   std::vector<int32_t> rows(input.running.size() + plan.admitted.size(), 0);
   std::vector<const Candidate*> catching_up;
   int32_t budget = input.max_step_tokens;
@@ -287,6 +345,11 @@ StepPlan PlanStep(const SchedulerInput& input) {
   }
   ShareRowsOfTenants(input, catching_up, budget, rows);
   LimitReplays(input, candidates, rows);
+  LimitToWindows(input, candidates, available, rows, plan);
+  const auto in_slots = static_cast<int32_t>(input.running.size() + plan.admitted.size());
+  if (!plan.short_of_blocks) {
+    plan.spare_blocks = std::max(0, available - in_slots * Groups(input));
+  }
 
   for (const Candidate& candidate : candidates) {
     if (candidate.runs && (rows[candidate.index] > 0 || candidate.new_blocks > 0)) {

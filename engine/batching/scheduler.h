@@ -5,7 +5,9 @@
 // rows go to the sequence that has waited longest, then the others are served by need, the least
 // first. So a short prompt overtakes a long one, and the long one still moves. Replayed rows select
 // blocks as decoding rows do; beyond max_decode_rows of both they wait for later steps.
-// Blocks. A sequence that needs a block when none is left preempts the running sequence of the
+// Blocks. A sequence has those of all its tokens for full layers. Of windows it has those of its
+// next row; for more rows at once it takes what is left, and nobody is preempted for them. A
+// sequence that needs a block when none is left preempts the running sequence of the
 // latest rank. That one loses all of its blocks; those that others share stay with them. So the
 // earliest rank always advances. A sequence whose next shared block is being computed for another
 // one waits for that block.
@@ -52,17 +54,20 @@ struct RunningSequence {
   Clock::time_point rank;
   int32_t num_tokens = 0;           // prompt and answer so far
   int32_t num_computed = 0;         // of these, how many stand in the cache; at least one does not
-  std::span<const int32_t> blocks;  // held
+  std::span<const int32_t> blocks;  // held for the first group of layers; below 0: released
   bool paused = false;              // it has no slot: its reader is slow, or was
   int32_t tenant = 0;               // index into tenants
   int64_t kv_tokens = 0;            // of its prompt and the longest answer
   bool yields = false;              // paused for so long that a waiting request may have its blocks
   bool replays = false;             // the tokens to compute are all of its answer
+  std::span<const std::vector<int32_t>> more_blocks = {};  // likewise for the others
+  int32_t window_blocks = 0;                               // of a window, held or released
 };
 
 struct WaitingSequence {
   Clock::time_point rank;
-  int32_t blocks_needed = 0;  // to hold its tokens, less those shared with running sequences
+  int32_t blocks_needed = 0;  // to hold its tokens, and at most those of windows, less those shared
+                              // with running sequences
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens that shared blocks will cover
   bool held = false;         // not to be admitted yet: its reader is slow, or another sequence is
@@ -87,6 +92,9 @@ struct SchedulerInput {
   int32_t available_blocks = 0;
   std::span<const int32_t> references;  // by block: how many of the running sequences hold it
   int32_t block_size = 64;
+  // Groups of layers, each with its own blocks; see LayerGroups.
+  int32_t full_groups = 1;
+  int32_t window_groups = 0;
   int32_t max_running = 64;
   int32_t max_step_tokens = 256;
   int32_t max_decode_rows = std::numeric_limits<int32_t>::max();  // at least max_running

@@ -44,7 +44,8 @@ ResolvedAttention AttentionOfPrompt(const SequenceOptions& options) {
 
 Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvGeometry& geometry,
                    const Tokenizer& tokenizer)
-    : options_(std::move(options)),
+    : blocks(GroupLayers(config), geometry.block_size),
+      options_(std::move(options)),
       rank_(Rank(options_.arrival, options_.request.priority)),
       prompt_len_(static_cast<int32_t>(options_.prompt.size())),
       tokens_(std::move(options_.prompt)),
@@ -98,7 +99,7 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.rope_theta = options_.rope_theta;
   AttendAt(num_computed, rows);
   rows.tempered = tempered_.words();
-  rows.block_table = blocks;
+  blocks.ApplyTo(rows);
   return rows;
 }
 

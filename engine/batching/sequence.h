@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/batching/blocks/block_tables.h"
 #include "engine/batching/formats/bound_answer.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
@@ -71,11 +72,11 @@ class Sequence {
   // How many of these blocks may be shared, as of MostSharedBlocks.
   int32_t max_shared_blocks(int32_t block_size) const;
 
-  // Tokens whose K and V stand in `blocks`. After a preemption both start again from nothing: the
-  // prompt is prefilled anew and the answer so far is replayed as decode rows, so that every row
-  // is computed as it was the first time.
+  // Tokens whose K and V stand, or stood, in `blocks`. After a preemption both start again from
+  // nothing: the prompt is prefilled anew and the answer so far is replayed as decode rows, so that
+  // every row is computed as it was the first time.
   int32_t num_computed = 0;
-  std::vector<int32_t> blocks;
+  BlockTables blocks;
   int32_t prompt_left() const { return std::max(0, prompt_len_ - num_computed); }
   TenantAccount* account = nullptr;  // of its tenant, in the batcher that holds it
   int32_t expected_prefill = 0;      // tokens that no shared block covered when the request came

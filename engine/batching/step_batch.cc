@@ -133,7 +133,7 @@ AttentionSums StepBatch::CountPrefill(const SequenceRows& rows, int32_t position
 bool StepBatch::Prunes(const SequenceRows& rows, int32_t i) const {
   const AttentionOptions& attention = rows.attention;
   const int32_t full_blocks = (rows.position + i + 1) / geometry().block_size;
-  return rows.kind == RowKind::kDecode && !attention.admit_all &&
+  return rows.kind == RowKind::kDecode && !attention.admit_all && config().num_full_layers() > 0 &&
          full_blocks > NumAlwaysRead(attention);
 }
 

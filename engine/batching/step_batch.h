@@ -28,6 +28,7 @@ class StepBatch {
 
   const ModelConfig& config() const { return model_.config(); }
   const KvGeometry& geometry() const { return cache_.geometry(); }
+  const LayerGroups& groups() const { return cache_.groups(); }
   bool defers() const { return model_.defers(); }
   int32_t max_decode_rows() const { return model_.max_decode_rows(); }
 

@@ -31,7 +31,7 @@ absl::Status Barred(const Request& request) {
 }
 
 ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double rate) {
-  return {.num_layers = model.config().num_layers,
+  return {.layers = model.config().full_layers(),
           .rate = rate,
           .key_bytes = KvTokenBytes(cache.geometry()) * cache.geometry().num_kv_heads,
           .step_bytes = static_cast<int64_t>(model.row_bytes())};
@@ -43,7 +43,7 @@ ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double ra
 struct StepPipeline::Member {
   Sequence* sequence;
   SequenceRows rows;
-  int32_t early_blocks = 0;  // allocated when the step was prepared
+  BlockTables::Lengths lengths = {};  // before the step was prepared, if it is
 };
 
 // A row whose logits are wanted.
@@ -95,6 +95,7 @@ StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
       block_size_(cache.geometry().block_size),
       pool_(pool),
       observer_(observer),
+      full_layers_(model.config().full_layers()),
       sampler_(CostsOf(model, cache, options.shadow_rate)),
       current_(std::make_unique<Step>(model, cache)),
       next_(std::make_unique<Step>(model, cache)) {}
@@ -112,8 +113,8 @@ void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
   next_->batch.Add(next_->members.back().rows, sequence.tokens());
 }
 
-void StepPipeline::AddAhead(Sequence& sequence, int32_t new_blocks) {
-  next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), new_blocks});
+void StepPipeline::AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths) {
+  next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), lengths});
   next_->batch.AddUnknown(next_->members.back().rows);
 }
 
@@ -140,7 +141,7 @@ void StepPipeline::Forget() {
   next_->batch.Discard();
   // The last block allocated goes back first, so that the pool is what it was.
   for (auto member = next_->members.rbegin(); member != next_->members.rend(); ++member) {
-    pool_.ReleaseLast(std::exchange(member->early_blocks, 0), member->sequence->blocks);
+    member->sequence->blocks.ShrinkTo(pool_, member->lengths);
   }
 }
 
@@ -195,7 +196,7 @@ void StepPipeline::ChooseShadow(Step& step) {
   step.shadow_work = {};
   candidates_.clear();
   for (size_t member = 0; member < step.members.size(); ++member) {
-    const auto& [sequence, rows, early_blocks] = step.members[member];
+    const auto& [sequence, rows, lengths] = step.members[member];
     for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
       const int32_t position = rows.position + i;
       if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
@@ -206,8 +207,9 @@ void StepPipeline::ChooseShadow(Step& step) {
       }
       const int32_t of_answer = position - sequence->prompt_len();
       if (!GuardedRows::Measures(of_answer)) continue;
-      for (const int32_t layer : GuardedRows::Layers(of_answer, step.batch.config().num_layers)) {
-        row.layer = layer;
+      const auto full = static_cast<int32_t>(full_layers_.size());
+      for (const int32_t layer : GuardedRows::Layers(of_answer, full)) {
+        row.layer = full_layers_[static_cast<size_t>(layer)];
         step.shadow.Add(row);
       }
     }
@@ -327,6 +329,8 @@ std::optional<absl::Status> StepPipeline::Accept(Step& step, const Member& membe
   if (!finite) prompt_logprobs.clear();
   sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
   if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
+  // A prepared step begins with the next row: it sees nothing before that row's window either.
+  sequence.blocks.ReleaseBehind(pool_, sequence.num_computed);
   if (!is_next(/*of_prompt=*/false)) {
     if (!finite) return NonFinite();
     if (!sequence.DrawsAfter(member.rows)) return std::nullopt;
@@ -356,10 +360,8 @@ void StepPipeline::Publish(const Sequence& sequence, const SequenceRows& rows) {
   const size_t block_tokens = static_cast<size_t>(block_size_);
   const size_t end =
       std::min(static_cast<size_t>(sequence.num_computed) / block_tokens, keys.size());
-  for (size_t i = static_cast<size_t>(rows.position) / block_tokens; i < end; ++i) {
-    pool_.Publish(sequence.blocks[i], keys[i], i > 0 ? &keys[i - 1] : nullptr,
-                  sequence.tokens().subspan(i * block_tokens, block_tokens));
-  }
+  const size_t begin = static_cast<size_t>(rows.position) / block_tokens;
+  sequence.blocks.Publish(pool_, keys, begin, end, sequence.tokens());
 }
 
 void StepPipeline::Retire(std::unique_ptr<Sequence> sequence, absl::Status status) {

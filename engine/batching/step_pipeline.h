@@ -28,7 +28,7 @@
 
 #include "absl/status/status.h"
 #include "engine/batching/batcher_options.h"
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/formats/mask_crew.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
@@ -56,8 +56,9 @@ class StepPipeline {
   void Begin(int32_t preemptions = 0);
   // At most `num_rows` rows of a sequence, at least 1.
   void Add(Sequence& sequence, int32_t num_rows);
-  // The row after the one that the current step computes, and the blocks just allocated for it.
-  void AddAhead(Sequence& sequence, int32_t new_blocks);
+  // The row after the one that the current step computes. `lengths`: of the sequence's tables
+  // before they grew for it.
+  void AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths);
 
   // Whether the current step can be followed by a prepared one, if nobody joins, leaves or pauses.
   bool CanPrepare() const;
@@ -124,6 +125,7 @@ class StepPipeline {
   const int32_t block_size_;
   BlockPool& pool_;
   Observer* const observer_;
+  const std::vector<int32_t> full_layers_;
   ShadowSampler sampler_;
   MaskCrew masks_;
   std::unique_ptr<Step> current_;

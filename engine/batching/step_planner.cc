@@ -17,6 +17,8 @@ StepPlan StepPlanner::Plan(Sequences running, Sequences waiting, int32_t slots_t
   input.available_blocks = pool_.num_available();
   input.references = pool_.references();
   input.block_size = geometry_.block_size;
+  input.full_groups = groups_.num_full();
+  input.window_groups = groups_.size() - input.full_groups;
   input.max_running = options_.max_running;
   input.max_step_tokens = options_.max_step_tokens;
   input.max_decode_rows = options_.max_decode_rows;
@@ -54,12 +56,14 @@ RunningSequence StepPlanner::Describe(const Sequence& sequence, int32_t ahead,
   return {.rank = sequence.rank(),
           .num_tokens = sequence.num_tokens() + more,
           .num_computed = sequence.num_computed + more,
-          .blocks = sequence.blocks,
+          .blocks = sequence.blocks.tables().front(),
           .paused = paused,
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),
           .yields = paused && now - *sequence.paused_since >= kPatience,
-          .replays = sequence.prompt_left() == 0};
+          .replays = sequence.prompt_left() == 0,
+          .more_blocks = sequence.blocks.tables().subspan(1),
+          .window_blocks = sequence.blocks.lengths().window};
 }
 
 WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {
@@ -67,20 +71,24 @@ WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {
   BlockPool::Prefix shared;
   if (options_.prefix_cache) {
     const auto sharable = static_cast<size_t>(sequence.max_shared_blocks(block_size));
-    shared = pool_.FindPrefix(sequence.prefix_keys().first(sharable));
+    shared = sequence.blocks.FindPrefix(pool_, sequence.prefix_keys().first(sharable));
   }
+  // What it shares of windows is not counted: how far they reach is known when it is admitted.
+  const int64_t most =
+      groups_.MostPages(sequence.num_tokens(), options_.max_step_tokens, block_size);
+  const int32_t held = shared.num_held * groups_.num_full();
   // The answer of a sequence that ran already was paid for when it was admitted first.
   const int64_t tokens = (sequence.started() ? sequence.num_tokens() : sequence.most_tokens()) -
                          int64_t{shared.num_blocks} * block_size;
   return {.rank = sequence.rank(),
-          .blocks_needed = BlocksFor(sequence.num_tokens(), block_size) - shared.num_held,
+          .blocks_needed = static_cast<int32_t>(most) - held,
           .num_tokens = sequence.num_tokens(),
           .num_computed = shared.num_blocks * block_size,
           .held = sequence.congested_since.has_value(),
           .tenant = sequence.account->index,
           .kv_tokens = sequence.most_tokens(),
           .cost = static_cast<double>(tokens),
-          .blocks_shared = shared.num_held};
+          .blocks_shared = held};
 }
 
 bool StepPlanner::Computes(const Sequence& other, const Sequence& sequence, int32_t shared) const {

@@ -8,10 +8,11 @@
 #include <span>
 
 #include "engine/batching/batcher_options.h"
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
+#include "engine/model/kv_cache.h"
 #include "kernels/batch.h"
 
 namespace eta {
@@ -21,9 +22,13 @@ class StepPlanner {
   using Sequences = std::span<const std::unique_ptr<Sequence>>;
 
   // All must outlive the planner.
-  StepPlanner(const BatcherOptions& options, const KvGeometry& geometry, const BlockPool& pool,
+  StepPlanner(const BatcherOptions& options, const KvCache& cache, const BlockPool& pool,
               const TenantShares& tenants)
-      : options_(options), geometry_(geometry), pool_(pool), tenants_(tenants) {}
+      : options_(options),
+        geometry_(cache.geometry()),
+        groups_(cache.groups()),
+        pool_(pool),
+        tenants_(tenants) {}
 
   // What the scheduler says for these sequences, of which the waiting ones ascend by rank: for the
   // next step, or for the one after every sequence that is not paused has drawn `ahead` more
@@ -43,6 +48,7 @@ class StepPlanner {
 
   const BatcherOptions& options_;
   const KvGeometry& geometry_;
+  const LayerGroups& groups_;
   const BlockPool& pool_;
   const TenantShares& tenants_;
 };

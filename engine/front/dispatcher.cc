@@ -22,7 +22,7 @@ Dispatcher::Dispatcher(Backend& backend, Model& model, const KvCache& cache,
       pool_(cache.num_blocks(), recorder),
       batcher_(model, cache, pool_, options, observer),
       pass_batch_(model, cache),
-      passes_(backend, pass_batch_, pool_) {}
+      passes_(backend, pass_batch_, pool_, max_step_tokens_) {}
 
 void Dispatcher::Cancel(uint64_t handle) {
   if (!batcher_.Cancel(handle)) passes_.Cancel(handle);

@@ -179,8 +179,8 @@ void RequestIntake::FitMaxTokens(int64_t prompt_tokens, Request& request) const 
   if (!stopping.fit_max_tokens) return;
   const TenantShare& share = request.share;
   int64_t most = std::min(stopping.max_tokens, limits_.max_output_tokens);
-  for (const int64_t bound : {int64_t{limits_.max_context}, share.max_kv_tokens, share.burst_tokens,
-                              int64_t{info_.num_blocks} * info_.block_size}) {
+  for (const int64_t bound :
+       {int64_t{limits_.max_context}, share.max_kv_tokens, share.burst_tokens, info_.pool_tokens}) {
     if (bound > 0) most = std::min(most, Left(bound, prompt_tokens, stopping));
   }
   stopping.max_tokens = static_cast<int32_t>(most);

@@ -89,6 +89,7 @@ Router::Router(std::vector<std::unique_ptr<Engine>> engines, const Limits& limit
     const EngineInfo& other = engines_[i]->info();
     absl::StrAppend(&info_.backend, "; ", other.backend);
     info_.num_blocks += other.num_blocks;
+    info_.pool_tokens += other.pool_tokens;
     info_.max_running += other.max_running;
     info_.weight_bytes += other.weight_bytes;
     info_.kv_bytes += other.kv_bytes;

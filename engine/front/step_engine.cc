@@ -106,10 +106,10 @@ StepEngine::~StepEngine() {
 absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   RETURN_IF_ERROR(CheckOptions(options_));
   // A cache that the backend does not have is refused before the weights are read.
-  ASSIGN_OR_RETURN(const auto of_model, ParseModelConfig(checkpoint.config_json()));
+  ASSIGN_OR_RETURN(auto of_model, ParseModelConfig(checkpoint.config_json()));
+  of_model = ForContext(std::move(of_model), options_.limits.max_context);
   ModelConfig config = of_model;
   config.index = options_.index.value_or(config.index);
-  options_.limits.max_context = ContextLimit(config, options_.limits.max_context);
   RETURN_IF_ERROR(
       backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype)).status());
   auto model =
@@ -155,6 +155,11 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.block_size = cache_->geometry().block_size;
   info_.sub_block = cache_->geometry().sub_block;
   info_.num_blocks = cache_->num_blocks();
+  const LayerGroups& groups = cache_->groups();
+  // Windows alone hold sequences of any length.
+  info_.pool_tokens = groups.MostTokens(
+      info_.num_blocks, options_.max_step_tokens, info_.block_size,
+      std::max(int64_t{info_.num_blocks} * info_.block_size, int64_t{options_.limits.max_context}));
   info_.max_running = options_.max_running;
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
@@ -163,8 +168,8 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   info_.answer_form = chats_->form();
   info_.chat_template_refused = chats_->template_refused();
   if (options_.kv_events != nullptr) {
-    recorder_ =
-        std::make_unique<KvEventRecorder>(options_.kv_events, Computed(info_, options_.backend));
+    recorder_ = std::make_unique<KvEventRecorder>(
+        options_.kv_events, Computed(info_, options_.backend), groups.windows);
   }
   dispatcher_ =
       std::make_unique<Dispatcher>(*backend_, *model_, *cache_,
@@ -291,7 +296,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
 }
 
 absl::Status StepEngine::CheckPool(int64_t tokens, const std::string& what) const {
-  const int64_t pool_tokens = int64_t{info_.num_blocks} * info_.block_size;
+  const int64_t pool_tokens = info_.pool_tokens;
   if (tokens <= pool_tokens) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kResourceExhausted, absl::StrCat("the KV pool is smaller than ", what),

@@ -17,6 +17,9 @@ absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, 
   const int64_t most = std::min<int64_t>(max_rows, cache.num_blocks() * block_size - 1);
   std::vector<int32_t> blocks(static_cast<size_t>(most / block_size + 1));
   std::iota(blocks.begin(), blocks.end(), 0);
+  // Groups of layers write over each other's pages, and nobody reads what is left there.
+  const std::vector<std::span<const int32_t>> more_tables(
+      static_cast<size_t>(cache.groups().size() - 1), blocks);
   const std::vector<int32_t> tokens(static_cast<size_t>(most + 1));
   StepBatch batch(model, cache);
 
@@ -26,8 +29,10 @@ absl::Status WarmUp(const Backend& backend, Model& model, const KvCache& cache, 
     RowLogits logits = {.row = rows.num_rows - 1, .sample = sample};
     return batch.Run(std::span(&logits, 1));
   };
-  SequenceRows rows = {
-      .kind = RowKind::kPrefill, .rope_theta = model.config().rope_theta, .block_table = blocks};
+  SequenceRows rows = {.kind = RowKind::kPrefill,
+                       .rope_theta = model.config().rope_theta,
+                       .block_table = blocks,
+                       .more_tables = more_tables};
   ResolveAttention({}, model.config()).ApplyTo(rows);
   while (rows.num_rows < most) {
     const int64_t next = backend.PaddedRows(rows.num_rows + 1);

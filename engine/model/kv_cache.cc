@@ -9,7 +9,7 @@ namespace eta {
 absl::StatusOr<int64_t> KvCache::BytesPerBlock(const Backend& backend, const ModelConfig& config,
                                                const KvGeometry& geometry) {
   ASSIGN_OR_RETURN(const KvLayout layout, backend.Layout(geometry));
-  return static_cast<int64_t>(layout.tile_bytes + layout.record_bytes) * config.num_layers;
+  return static_cast<int64_t>(layout.tile_bytes + layout.record_bytes) * GroupLayers(config).slots;
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend,
@@ -20,24 +20,27 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Backend& backend,
   auto cache = std::make_unique<KvCache>();
   cache->geometry_ = geometry;
   cache->num_blocks_ = num_blocks;
-  for (int32_t i = 0; i < config.num_layers; ++i) {
+  cache->groups_ = GroupLayers(config);
+  for (int32_t i = 0; i < cache->groups_.slots; ++i) {
     ASSIGN_OR_RETURN(auto tiles,
                      backend.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)));
     ASSIGN_OR_RETURN(auto records,
                      backend.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks)));
-    cache->layers_.push_back({std::move(tiles), std::move(records)});
+    cache->slots_.push_back({std::move(tiles), std::move(records)});
   }
   return cache;
 }
 
 size_t KvCache::bytes() const {
   size_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += layer.tiles->size() + layer.records->size();
+  for (const Slot& slot : slots_) bytes += slot.tiles->size() + slot.records->size();
   return bytes;
 }
 
 KvLayerView KvCache::layer(int32_t layer_idx) const {
-  return {layers_[layer_idx].tiles->data(), layers_[layer_idx].records->data()};
+  const LayerGroups::Place place = groups_.places[static_cast<size_t>(layer_idx)];
+  const Slot& slot = slots_[static_cast<size_t>(place.slot)];
+  return {.tiles = slot.tiles->data(), .records = slot.records->data(), .table = place.group};
 }
 
 KvGeometry MakeKvGeometry(const ModelConfig& config, DType dtype,

@@ -1,5 +1,6 @@
-// The memory of the KV cache: one pool of blocks, with the same block ids in every layer. All of it
-// is reserved at start. BlockPool says who holds which block. Not thread-safe.
+// The memory of the KV cache: one pool of blocks. A block is a page of the layers of one group
+// (layer_groups.h); a model whose layers are of one kind has one, and its blocks are of all layers.
+// All of it is reserved at start. BlockPool says who holds which block. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/model/layer_groups.h"
 #include "engine/model/model_config.h"
 #include "kernels/backend.h"
 
@@ -14,7 +16,7 @@ namespace eta {
 
 class KvCache {
  public:
-  // Bytes of one block over all layers, tiles and records.
+  // Bytes of one block over the layers of a group, tiles and records.
   static absl::StatusOr<int64_t> BytesPerBlock(const Backend& backend, const ModelConfig& config,
                                                const KvGeometry& geometry);
 
@@ -24,19 +26,21 @@ class KvCache {
                                                          int32_t num_blocks);
 
   const KvGeometry& geometry() const { return geometry_; }
+  const LayerGroups& groups() const { return groups_; }
   int32_t num_blocks() const { return num_blocks_; }
   size_t bytes() const;
   KvLayerView layer(int32_t layer_idx) const;
 
  private:
-  struct Layer {
+  struct Slot {
     std::unique_ptr<Buffer> tiles;
     std::unique_ptr<Buffer> records;
   };
 
   KvGeometry geometry_;
   int32_t num_blocks_ = 0;
-  std::vector<Layer> layers_;  // [L]
+  LayerGroups groups_;
+  std::vector<Slot> slots_;  // [groups_.slots]
 };
 
 // The cache's shape for a model: its block size and kind of index, envelope of sub-blocks of 4 at

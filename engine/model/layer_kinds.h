@@ -14,6 +14,9 @@ namespace eta {
 // ModelConfig::layers. REQUIRES: interval >= 1.
 std::vector<LayerKind> LayersByInterval(int32_t num_layers, int32_t interval);
 
+// Layers that are all alike have one form: none is listed.
+std::vector<LayerKind> Canonical(std::vector<LayerKind> layers);
+
 // Sets `config`'s layers and sliding_window, by its num_layers and the fields that `family` has:
 // no_rope_layers, or else no_rope_layer_interval; sliding_window, use_sliding_window, layer_types
 // and max_window_layers. Errors go to `fields`.

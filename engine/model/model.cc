@@ -20,23 +20,23 @@
 namespace eta {
 
 struct Model::Layer {
-  std::unique_ptr<Buffer> attention_norm;               // [D]
-  std::unique_ptr<Matrix> qkv;                          // [(HQ + 2 HKV) d, D]
-  std::unique_ptr<Buffer> qkv_bias;                     // [(HQ + 2 HKV) d]; null: none
-  std::unique_ptr<Buffer> query_norm;                   // [d]; null: heads are not normed
-  std::unique_ptr<Buffer> key_norm;                     // [d]
-  std::unique_ptr<Buffer> threshold_weight;             // [HQ, HQ d]; null without a predictor
-  std::unique_ptr<Buffer> threshold_bias;               // [HQ]
-  std::unique_ptr<Matrix> out_projection;               // [D, HQ d]
-  std::unique_ptr<Buffer> out_bias;                     // [D]; null: none
-  std::unique_ptr<Buffer> ffn_norm;                     // [D]
-  std::unique_ptr<Matrix> gate_up;                      // [2F, D]; null: the layer has experts
-  std::unique_ptr<Matrix> down;                         // [D, F]; likewise
-  std::unique_ptr<Matrix> router;                       // [E, D]; null: the layer has no experts
-  std::vector<std::unique_ptr<Matrix>> expert_gate_up;  // [E] of [2F', D], F' an expert's width
-  std::vector<std::unique_ptr<Matrix>> expert_down;     // [E] of [D, F']
-  std::unique_ptr<Buffer> index_metric;                 // [HKV, d, d]; null: the identity
-  std::unique_ptr<Buffer> index_centre;                 // [HKV, d]; null: zero
+  std::unique_ptr<Buffer> attention_norm;       // [D]
+  std::unique_ptr<Matrix> qkv;                  // [(HQ + 2 HKV) d, D]
+  std::unique_ptr<Buffer> qkv_bias;             // [(HQ + 2 HKV) d]; null: none
+  std::unique_ptr<Buffer> query_norm;           // [d]; null: heads are not normed
+  std::unique_ptr<Buffer> key_norm;             // [d]
+  std::unique_ptr<Buffer> threshold_weight;     // [HQ, HQ d]; null without a predictor
+  std::unique_ptr<Buffer> threshold_bias;       // [HQ]
+  std::unique_ptr<Matrix> out_projection;       // [D, HQ d]
+  std::unique_ptr<Buffer> out_bias;             // [D]; null: none
+  std::unique_ptr<Buffer> ffn_norm;             // [D]
+  std::unique_ptr<Matrix> gate_up;              // [2F, D]; null: the layer has experts
+  std::unique_ptr<Matrix> down;                 // [D, F]; likewise
+  std::unique_ptr<Matrix> router;               // [E, D]; null: the layer has no experts
+  std::unique_ptr<ExpertStack> expert_gate_up;  // E of [2F', D], F' an expert's width; likewise
+  std::unique_ptr<ExpertStack> expert_down;     // E of [D, F']; likewise
+  std::unique_ptr<Buffer> index_metric;         // [HKV, d, d]; null: the identity
+  std::unique_ptr<Buffer> index_centre;         // [HKV, d]; null: zero
 };
 
 // Activations of one step, reused by every layer; R is the backend's PaddedRows() of the largest
@@ -76,13 +76,9 @@ Model::~Model() = default;
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(const TensorSource& source, Backend& backend,
                                                    const ModelOptions& options) {
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(source.config_json()));
-  if (config.num_experts > 0 && backend.experts() == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "config.json: num_experts ", config.num_experts, ": backend ", std::string(backend.name()),
-        " has no experts yet; backends cpu and reference have them"));
-  }
   RETURN_IF_ERROR(ValidateTensors(config, source.tensors()));
   config.index = options.index.value_or(config.index);
+  config = ForContext(std::move(config), options.max_context);
   auto model = std::unique_ptr<Model>(new Model(std::move(config), backend, options));
   RETURN_IF_ERROR(model->LoadWeights(source, options.allow_nonfinite_weights, options.weights));
   if (source.index_metric() != nullptr) {
@@ -122,7 +118,7 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
       load.Floats({attention + "q_norm.weight"}, layer.query_norm);
       load.Floats({attention + "k_norm.weight"}, layer.key_norm);
     }
-    if (config_.has_predictor) {
+    if (config_.has_predictor && config_.IsFull(i)) {
       load.Floats({attention + "tau_proj.weight"}, layer.threshold_weight);
       load.Floats({attention + "tau_proj.bias"}, layer.threshold_bias);
     }
@@ -138,12 +134,13 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
       continue;
     }
     load.StoredMatrix(mlp + "gate.weight", layer.router);
-    layer.expert_gate_up.resize(static_cast<size_t>(config_.num_experts));
-    layer.expert_down.resize(static_cast<size_t>(config_.num_experts));
-    for (size_t e = 0; e < layer.expert_down.size(); ++e) {
-      feed_forward(absl::StrCat(mlp, "experts.", e, "."), layer.expert_gate_up[e],
-                   layer.expert_down[e]);
+    std::vector<std::unique_ptr<Matrix>> gate_up(static_cast<size_t>(config_.num_experts));
+    std::vector<std::unique_ptr<Matrix>> down(gate_up.size());
+    for (size_t e = 0; e < down.size(); ++e) {
+      feed_forward(absl::StrCat(mlp, "experts.", e, "."), gate_up[e], down[e]);
     }
+    load.Stack(std::move(gate_up), layer.expert_gate_up);
+    load.Stack(std::move(down), layer.expert_down);
   }
   return load.status();
 }
@@ -248,8 +245,9 @@ size_t Model::row_bytes() const {
 size_t Model::expert_bytes() const {
   size_t bytes = 0;
   for (const Layer& layer : layers_) {
-    for (const auto& matrix : layer.expert_gate_up) bytes += matrix->bytes();
-    for (const auto& matrix : layer.expert_down) bytes += matrix->bytes();
+    for (const auto* stack : {&layer.expert_gate_up, &layer.expert_down}) {
+      if (*stack) bytes += (*stack)->bytes();
+    }
   }
   return bytes;
 }
@@ -332,6 +330,8 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   }
   if (c.layer(layer_idx).rotates) backend_.Rope({q, k, c.head_dim, c.rope_scaling});
   backend_.AppendKv({k, v, cache.geometry(), kv});
+  if (!c.IsFull(layer_idx))
+    return AttendInWindow(layer_idx, q, cache.geometry(), batch, kv, outputs);
   backend_.PredictThresholds(
       {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,
        layer.threshold_bias ? layer.threshold_bias->as<float>() : nullptr, thresholds});
@@ -384,6 +384,35 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   }
 }
 
+// No threshold, selection or measurement is of such a layer: it counts nothing.
+void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeometry& geometry,
+                           const BatchView& batch, const KvLayerView& kv,
+                           const ForwardOutputs& outputs) {
+  const ModelConfig& c = config_;
+  const AttentionParams attention = {.q = q,
+                                     .thresholds = {},
+                                     .num_query_heads = c.num_query_heads,
+                                     .geometry = geometry,
+                                     .kv = kv,
+                                     .softmax_scale = softmax_scale_,
+                                     .gate = Gate::kNone,
+                                     .beta = c.beta,
+                                     .selection = {},
+                                     .out = workspace_->attended.Rows(0, q.rows),
+                                     .window = c.layer(layer_idx).window};
+  backend_.DecodeAttention(attention);
+  backend_.PrefillAttention(attention);
+  const auto zero = [&](auto* out, int32_t heads) {
+    if (out == nullptr) return;
+    const int64_t size = int64_t{batch.num_rows()} * heads;
+    std::fill_n(out + layer_idx * size, size, 0);
+  };
+  zero(outputs.tokens_attended, c.num_query_heads);
+  zero(outputs.tokens_read, c.num_kv_heads);
+  zero(outputs.values_read, c.num_kv_heads);
+  zero(outputs.thresholds, c.num_query_heads);
+}
+
 void Model::FeedForward(const Layer& layer, int64_t rows) {
   Workspace& ws = *workspace_;
   const TensorView gate_up = ws.gate_up.Rows(0, rows);
@@ -396,7 +425,7 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
 void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs) {
   Workspace& ws = *workspace_;
   const Layer& layer = layers_[layer_idx];
-  ExpertOps& ops = *backend_.experts();
+  ExpertOps& ops = backend_.experts();
   const int64_t places = rows * config_.experts_per_token;
   const TensorView normed = ws.normed.Rows(0, rows);
   const TensorView logits = ws.router_logits.Rows(0, rows);
@@ -408,9 +437,9 @@ void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outpu
                           : nullptr;
   backend_.MatMul({normed, layer.router.get(), logits, false});
   ops.RouteRows({logits, config_.normalise_experts, ws.choice, rows_of_experts});
-  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up, gate_up});
+  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up.get(), gate_up});
   backend_.SwiGlu({gate_up, activated});
-  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down, out});
+  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down.get(), out});
   ops.AddExperts({out, ws.choice, ws.residual.Rows(0, rows)});
 }
 

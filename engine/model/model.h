@@ -25,7 +25,7 @@ struct ModelOptions {
   bool allow_nonfinite_weights = false;
   int32_t max_rows = 256;          // R of the largest step
   int32_t max_decode_rows = 0;     // of them, those of decode sequences; 0: all (selection_lists.h)
-  int32_t max_context = 32768;     // T of the longest sequence
+  int32_t max_context = 32768;     // T of the longest sequence; as of ForContext
   int32_t block_size = 0;          // of the cache that Forward will be given; 0: the checkpoint's
   std::optional<IndexKind> index;  // likewise
 };
@@ -38,7 +38,8 @@ struct ShadowLayer {
   float* error = nullptr;         // likewise
 };
 
-// Optional outputs of a forward pass. A null member costs nothing.
+// Optional outputs of a forward pass. A null member costs nothing. Layers with a window have zeros
+// in those per layer: only full layers select, and are measured.
 struct ForwardOutputs {
   int32_t* tokens_attended = nullptr;  // [L, R, HQ], host; of decode rows and sparse prefill
   int32_t* tokens_read = nullptr;      // [L, R, HKV], host; likewise
@@ -58,12 +59,13 @@ struct ForwardOutputs {
 class Model {
  public:
   // FAILED_PRECONDITION for tensors, those of the index metric too, that do not fit the config or
-  // hold NaN or infinity. UNIMPLEMENTED for experts on a backend that has none.
+  // hold NaN or infinity.
   static absl::StatusOr<std::unique_ptr<Model>> Load(const TensorSource& source, Backend& backend,
                                                      const ModelOptions& options);
   ~Model();
 
-  const ModelConfig& config() const { return config_; }  // its index: that of the options
+  // Its index and its layers: those of the options.
+  const ModelConfig& config() const { return config_; }
   size_t weight_bytes() const;
   size_t row_bytes() const;  // of them, what a step of one row reads
   int32_t max_decode_rows() const { return max_decode_rows_; }
@@ -101,6 +103,8 @@ class Model {
   absl::Status AllocateWorkspace(const ModelOptions& options);
   void Attention(int32_t layer_idx, const BatchView& batch, const KvCache& cache,
                  const ForwardOutputs& outputs);
+  void AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeometry& geometry,
+                      const BatchView& batch, const KvLayerView& kv, const ForwardOutputs& outputs);
   void FeedForward(const Layer& layer, int64_t rows);
   void Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs);
   size_t shared_bytes() const;  // of weights that every row reads

@@ -212,6 +212,22 @@ void ModelConfig::SetAttentionDefaults() {
   temper_special = false;
 }
 
+std::vector<int32_t> ModelConfig::full_layers() const {
+  std::vector<int32_t> full;
+  for (int32_t i = 0; i < num_layers; ++i) {
+    if (IsFull(i)) full.push_back(i);
+  }
+  return full;
+}
+
+ModelConfig ForContext(ModelConfig config, int32_t max_context) {
+  for (LayerKind& layer : config.layers) {
+    if (layer.window >= max_context) layer.window = 0;
+  }
+  config.layers = Canonical(std::move(config.layers));
+  return config;
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   RETURN_IF_ERROR(CheckJson("config.json", text, kConfigLimits));
   const Json json = Json::parse(text.begin(), text.end(), nullptr, false);

@@ -28,6 +28,9 @@ constexpr std::string_view Name(IndexKind index) {
 // What the attention of one layer does unlike that of another.
 struct LayerKind {
   bool rotates = true;  // q and k turn by their positions; false: they stay as they are (NoPE)
+  // W [0, 2^24]: the row at position t sees keys max(0, t - W + 1) .. t alone, and attends to all
+  // of them. 0: a full layer, which sees every key and may read them sparsely.
+  int32_t window = 0;
 
   bool operator==(const LayerKind&) const = default;
 };
@@ -55,11 +58,12 @@ struct ModelConfig {
   // [1, 2^24] trained length in tokens <- max_position_embeddings; with linear scaling this times
   // the factor, with yarn at least original_max_position_embeddings times the factor.
   int32_t max_context = 0;
-  int32_t sliding_window = 0;  // [1, 2^24] tokens that some layer sees at most; 0: all
+  int32_t sliding_window = 0;  // [1, 2^24] of the layers that have a window; 0: none has
   bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
-  // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval
+  // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval,
+  // layer_types, max_window_layers
   std::vector<LayerKind> layers;
   bool tie_word_embeddings = false;
   // Experts (eta-semantics.md, "Experts"); a model without such a layer has the defaults here.
@@ -88,6 +92,13 @@ struct ModelConfig {
   LayerKind layer(int32_t i) const {
     return layers.empty() ? LayerKind() : layers[static_cast<size_t>(i)];
   }
+  // Whether the layer sees every key. Thresholds, selection and counts are of such layers alone.
+  bool IsFull(int32_t i) const { return layer(i).window == 0; }
+  int32_t num_full_layers() const {
+    const auto windows = std::ranges::count_if(layers, [](LayerKind l) { return l.window > 0; });
+    return num_layers - static_cast<int32_t>(windows);
+  }
+  std::vector<int32_t> full_layers() const;  // ascending
   bool HasExperts(int32_t layer) const {
     return !expert_layers.empty() && expert_layers[static_cast<size_t>(layer)];
   }
@@ -111,11 +122,9 @@ struct ModelConfig {
 // than SiLU, quantized weights. Fields of no consequence for inference are ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
-// The longest sequence that the model is served for, if `wanted` tokens are asked for. A window is
-// a hard limit: up to its length every layer sees all keys, as here all layers always do.
-inline int32_t ContextLimit(const ModelConfig& config, int32_t wanted) {
-  return config.sliding_window > 0 ? std::min(wanted, config.sliding_window) : wanted;
-}
+// The model as it computes sequences of at most `max_context` tokens: there a layer whose window is
+// as long is a full layer. sliding_window stays what the file says.
+ModelConfig ForContext(ModelConfig config, int32_t max_context);
 
 // Tensor names (Hugging Face LLaMA's plus tau_proj) and shapes that the config calls for.
 std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);

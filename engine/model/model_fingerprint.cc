@@ -72,6 +72,7 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.head_norms) whole("head_norms", 1);
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (!config.layer(i).rotates) whole("unrotated_layer", i);
+    if (!config.IsFull(i)) whole("window_layer", i);
   }
   if (config.num_experts > 0) {
     whole("num_experts", config.num_experts);

@@ -36,9 +36,10 @@ bool MayShareAStep(const PassRun& run, const SequenceRows& rows, bool others_dec
 
 }  // namespace
 
-PassLane::PassLane(Backend& backend, StepBatch& batch, BlockPool& pool)
+PassLane::PassLane(Backend& backend, StepBatch& batch, BlockPool& pool, int32_t max_step_rows)
     : batch_(batch),
       pool_(pool),
+      max_step_rows_(max_step_rows),
       cells_(backend, batch.config()),
       shadow_(batch.config().num_layers, batch.config().num_query_heads) {
   const ModelConfig& config = batch.config();
@@ -68,7 +69,7 @@ void PassLane::FailAll(const absl::Status& status) {
 bool PassLane::GiveBlocks() {
   for (auto run = runs_.rbegin(); run != runs_.rend(); ++run) {
     if ((*run)->blocks.empty()) continue;
-    FreeBlocks(**run);
+    (*run)->blocks.Release(pool_);
     (*run)->Preempt();
     return true;
   }
@@ -102,7 +103,8 @@ std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_b
   for (const auto& run : runs_) {
     if (num_rows == max_rows) break;
     if (run->blocks.empty()) {
-      const int32_t needed = BlocksFor(run->num_tokens(), batch_.geometry().block_size);
+      const auto needed = static_cast<int32_t>(batch_.groups().MostPages(
+          run->num_tokens(), max_step_rows_, batch_.geometry().block_size));
       full = full || needed > spare_blocks;
       if (full) continue;
       const bool collects = run->pass().bins.has_value();
@@ -114,7 +116,7 @@ std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_b
         }
       }
       spare_blocks -= needed;
-      if (!pool_.Allocate(needed, run->blocks)) {
+      if (!run->blocks.Reserve(pool_, needed)) {
         without_blocks.push_back(run.get());
         continue;
       }
@@ -124,8 +126,13 @@ std::vector<PassLane::Member> PassLane::LayOut(int32_t max_rows, int32_t spare_b
     if (rows.kind == RowKind::kDecode) {
       rows.num_rows = std::min(rows.num_rows, batch_.max_decode_rows() - decode_rows);
       if (rows.num_rows == 0) continue;
-      decode_rows += rows.num_rows;
     }
+    if (!run->blocks.Grow(pool_, run->num_tokens(), rows.position + rows.num_rows)) {
+      without_blocks.push_back(run.get());
+      continue;
+    }
+    run->blocks.ApplyTo(rows);
+    if (rows.kind == RowKind::kDecode) decode_rows += rows.num_rows;
     members.push_back({run.get(), rows});
     num_rows += rows.num_rows;
     recall = recall || run->WantRecall(rows);
@@ -184,7 +191,7 @@ absl::Status PassLane::RunRows(std::span<const Member> members, std::vector<RowL
 // Rows that read all keys keep all mass, and are not measured.
 void PassLane::ChooseShadow(std::span<const Member> members) {
   shadow_.Clear();
-  for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+  for (const int32_t layer : batch_.config().full_layers()) {
     for (const Member& member : members) {
       if (!member.run->WantShadow(member.rows)) continue;
       for (int32_t i = 0; i < member.rows.num_rows; ++i) {
@@ -199,7 +206,7 @@ void PassLane::ChooseShadow(std::span<const Member> members) {
 
 void PassLane::AddShadow(const Member& member) {
   for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-    for (int32_t layer = 0; layer < batch_.config().num_layers; ++layer) {
+    for (const int32_t layer : batch_.config().full_layers()) {
       const ShadowRow* const measured = shadow_.Find(layer, member.rows.row_begin + i);
       member.run->AddShadow(measured ? measured->mass : 1.0f, measured ? measured->error : 0.0f);
     }
@@ -238,7 +245,7 @@ absl::Status PassLane::Settle(std::span<const Member> members, std::span<const R
     if (cells_.IsOwner(run.handle())) {
       ASSIGN_OR_RETURN(cells, cells_.Read());
     }
-    FreeBlocks(run);
+    run.blocks.Release(pool_);
     run.Finish(std::move(cells));
     Forget(run);
   }
@@ -254,13 +261,8 @@ void PassLane::GiveWay(std::span<const Member> members) {
   }
 }
 
-void PassLane::FreeBlocks(PassRun& run) {
-  for (const int32_t block : run.blocks) pool_.Release(block);
-  run.blocks.clear();
-}
-
 void PassLane::Fail(PassRun& run, const absl::Status& status) {
-  FreeBlocks(run);
+  run.blocks.Release(pool_);
   run.Fail(status);
   Forget(run);
 }

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/step_batch.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/passes/pass_run.h"
@@ -21,8 +21,8 @@ namespace eta {
 
 class PassLane {
  public:
-  // All references must outlive it.
-  PassLane(Backend& backend, StepBatch& batch, BlockPool& pool);
+  // All references must outlive it. `max_step_rows`: Run is asked for no more rows.
+  PassLane(Backend& backend, StepBatch& batch, BlockPool& pool, int32_t max_step_rows);
 
   void Add(std::unique_ptr<PassRun> run);
   // False: nothing here has that handle.
@@ -54,13 +54,13 @@ class PassLane {
   void ChooseShadow(std::span<const Member> members);
   void AddShadow(const Member& member);
   void GiveWay(std::span<const Member> members);
-  void FreeBlocks(PassRun& run);
   void Fail(PassRun& run, const absl::Status& status);
   // Lets go of a run that has ended.
   void Forget(const PassRun& run);
 
   StepBatch& batch_;
   BlockPool& pool_;
+  const int32_t max_step_rows_;
   PassCells cells_;
   std::vector<std::unique_ptr<PassRun>> runs_;  // in order of arrival
   std::vector<int64_t> above_;                  // [L, HQ], of the step at hand

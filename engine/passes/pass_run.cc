@@ -17,11 +17,13 @@ void AddTo(std::vector<int64_t>& sums, std::span<const int64_t> more) {
 }  // namespace
 
 PassRun::PassRun(PassRunOptions options, const ModelConfig& config)
-    : options_(std::move(options)), vocab_size_(static_cast<size_t>(config.vocab_size)) {
+    : blocks(GroupLayers(config), config.block_size),
+      options_(std::move(options)),
+      vocab_size_(static_cast<size_t>(config.vocab_size)) {
   outcome_.logits.resize(pass().logit_rows.size() * vocab_size_);
   if (pass().shadow) {
     const size_t row_layers = (pass().tokens.size() - static_cast<size_t>(pass().decode_from)) *
-                              static_cast<size_t>(config.num_layers);
+                              static_cast<size_t>(config.num_full_layers());
     outcome_.mass.reserve(row_layers);
     outcome_.error.reserve(row_layers);
   }
@@ -63,7 +65,7 @@ SequenceRows PassRun::NextRows(int32_t row_begin, int32_t max_rows) const {
   options_.attention.ApplyTo(rows);
   rows.tempered = options_.tempered.words();
   rows.calibrate = prefill && pass().bins && num_computed >= pass().collect_from && AreNew(rows);
-  rows.block_table = blocks;
+  blocks.ApplyTo(rows);
   return rows;
 }
 
@@ -88,6 +90,7 @@ void PassRun::AddShadow(float mass, float error) {
 
 void PassRun::Advance(const SequenceRows& rows) {
   num_computed += rows.num_rows;
+  blocks.KeepBehind(num_computed);
   if (rows.calibrate) outcome_.collected_rows += rows.num_rows;
   if (num_computed <= measured_) return;
   measured_ = num_computed;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/batching/blocks/block_tables.h"
 #include "engine/request/pass.h"
 #include "engine/request/tempered_keys.h"
 #include "kernels/batch.h"
@@ -42,7 +43,7 @@ class PassRun {
   // `blocks` are all that the run will need, or none; `num_computed` tokens have their K and V
   // there. A run that loses its blocks starts again from its first row. It measures no row twice.
   int32_t num_computed = 0;
-  std::vector<int32_t> blocks;
+  BlockTables blocks;
 
   // The next rows, at most `max_rows`. They are alike: of one kind, all measured before or none,
   // all for the cells or none.
@@ -66,7 +67,7 @@ class PassRun {
   void Count(const AttentionSums& sums) { outcome_.attention.Add(sums); }
   void AddLoss(float loss) { outcome_.losses.push_back(loss); }
   void AddTop(bool top) { outcome_.top.push_back(top ? 1 : 0); }
-  // Of the next decode row, layer by layer.
+  // Of the next decode row, one full layer after the other.
   void AddShadow(float mass, float error);
   // [L, HQ] each.
   void AddRecall(std::span<const int64_t> above, std::span<const int64_t> above_admitted);

@@ -11,8 +11,9 @@ int64_t SumOf(const int32_t* counts, int32_t heads) {
   return std::accumulate(counts, counts + heads, int64_t{0});
 }
 
+// Of a model without full layers nothing is left out.
 double Share(int64_t part, int64_t whole) {
-  return static_cast<double>(part) / static_cast<double>(whole);
+  return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 }  // namespace
@@ -46,7 +47,8 @@ AttentionSums CountDecodeRow(const ModelConfig& config, const KvGeometry& geomet
   const int32_t query_heads = config.num_query_heads;
   const int32_t kv_heads = config.num_kv_heads;
   AttentionSums sums = {.decode_rows = 1};
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.IsFull(layer)) continue;
     const int64_t row = layer * counts.stride;
     const int64_t attended = SumOf(counts.tokens_attended + row * query_heads, query_heads);
     const int64_t read = SumOf(counts.tokens_read + row * kv_heads, kv_heads);
@@ -58,8 +60,8 @@ AttentionSums CountDecodeRow(const ModelConfig& config, const KvGeometry& geomet
     density.head_density += Share(attended, int64_t{kv_len} * query_heads);
     density.union_density += Share(read, int64_t{kv_len} * kv_heads);
   }
-  const int64_t layer_groups = int64_t{config.num_layers} * kv_heads;
-  sums.keys_eligible = int64_t{kv_len} * config.num_layers * query_heads;
+  const int64_t layer_groups = int64_t{config.num_full_layers()} * kv_heads;
+  sums.keys_eligible = int64_t{kv_len} * config.num_full_layers() * query_heads;
   sums.keys_cached = kv_len * layer_groups;
   sums.head_density_sum = Share(sums.keys_attended, sums.keys_eligible);
   sums.union_density_sum = Share(sums.keys_read, sums.keys_cached);
@@ -73,18 +75,19 @@ AttentionSums CountDecodeRow(const ModelConfig& config, const KvGeometry& geomet
 
 AttentionSums CountFallbackRow(const ModelConfig& config, const KvGeometry& geometry,
                                int32_t kv_len) {
-  const int64_t keys = int64_t{kv_len} * config.num_layers * config.num_kv_heads;
+  const int64_t keys = int64_t{kv_len} * config.num_full_layers() * config.num_kv_heads;
   return {.fallback_rows = 1, .fallback_kv_bytes_read = keys * KvTokenBytes(geometry)};
 }
 
 AttentionSums CountPrefillRow(const ModelConfig& config, int32_t kv_len, const RowCounts& counts) {
   const int64_t heads = config.num_query_heads;
   int64_t attended = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.IsFull(layer)) continue;
     attended +=
         SumOf(counts.tokens_attended + layer * counts.stride * heads, config.num_query_heads);
   }
-  const int64_t eligible = int64_t{kv_len} * config.num_layers * heads;
+  const int64_t eligible = int64_t{kv_len} * config.num_full_layers() * heads;
   return {.prefill_rows = 1,
           .prefill_keys_attended = attended,
           .prefill_keys_eligible = eligible,

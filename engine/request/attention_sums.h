@@ -1,6 +1,6 @@
 // What attention read, in one form from the rows of a step to Stats (eta-semantics.md, "What is
 // counted" and "Sparse prefill"): a row is counted once, and added to its request, its account and
-// its tenant. Integers are exact.
+// its tenant. Integers are exact. All is of full layers: those with a window are not counted.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ struct AttentionSums {
   }
 };
 
-// One layer's densities: of a row, or summed over rows, or their means.
+// One layer's densities: of a row, or summed over rows, or their means. 0 of a layer with a window.
 struct LayerDensity {
   double head_density = 0.0;
   double union_density = 0.0;

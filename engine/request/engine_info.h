@@ -31,7 +31,8 @@ struct EngineInfo {
   size_t max_token_bytes = 0;  // bytes of text that one token stands for at most; 0: any number
   int32_t block_size;          // b
   int32_t sub_block;
-  int32_t num_blocks;
+  int32_t num_blocks;       // pages of the cache: each of the layers of one group (layer_groups.h)
+  int64_t pool_tokens = 0;  // of the longest sequence that they hold; of several devices their sum
   int32_t max_running = 0;  // sequences in one batch
   size_t weight_bytes;
   size_t kv_bytes;

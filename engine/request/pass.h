@@ -49,7 +49,7 @@ struct PassOutcome {
   AttentionSums attention;              // of the decode rows
   std::vector<int64_t> above;           // [L, HQ], with recall: keys with S >= tau_eff ...
   std::vector<int64_t> above_admitted;  // [L, HQ]: ... and those of them in admitted blocks
-  std::vector<float> mass;              // [decode rows, L], with shadow: mass kept, and ...
+  std::vector<float> mass;              // [decode rows, full layers], with shadow: mass kept, and
   std::vector<float> error;             // ... output error; means over the query heads
   std::vector<uint64_t> cells;          // [L, HQ, CalibrationCells(bins).size()], with bins
   int64_t collected_rows = 0;           // behind the cells

@@ -158,7 +158,7 @@ void CheckOutput(const OutputOptions& output, Checker& check) {
 }
 
 bool HasDynamic(const ModelConfig& config) {
-  return config.has_predictor || config.has_relative_thresholds();
+  return config.num_full_layers() > 0 && (config.has_predictor || config.has_relative_thresholds());
 }
 
 AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
@@ -171,9 +171,23 @@ AttentionSettings SettingsOf(const AttentionChoice& choice, const ModelConfig& c
   return profile ? choice.settings.Or(choice.profile->settings) : choice.settings;
 }
 
+// There is nothing to choose where every layer attends to all that its window shows.
+void CheckWindowsAlone(const AttentionChoice& choice, const ModelConfig& config, Checker& check) {
+  const std::string sentence = absl::StrCat(
+      "no layer of this model reads this: all see a window of ", config.sliding_window, " tokens");
+  const AttentionMode mode = choice.mode.value_or(AttentionMode::kFull);
+  check.Require(mode != AttentionMode::kDynamic, "attention.dynamic", sentence);
+  check.Require(mode != AttentionMode::kProfile, "attention.profile", sentence);
+  ForEachSetting([&](const AttentionField& field, auto member) {
+    check.Require(!(choice.settings.*member), absl::StrCat("attention.", field.name), sentence);
+  });
+  check.Require(!choice.begin, "attention.begin", sentence);
+}
+
 void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Checker& check) {
   const ModelConfig& config = model.config;
   check.Set(CheckBounds("attention.", choice.settings));
+  if (config.num_full_layers() == 0) return CheckWindowsAlone(choice, config, check);
   switch (ModeOf(choice, config)) {
     case AttentionMode::kFull: {
       const std::string sentence = "full attention prunes nothing and does not read this";

@@ -12,6 +12,7 @@
 // The target list must come before any header that includes Highway.
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
@@ -138,6 +139,7 @@ void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, 
   const auto d = static_cast<size_t>(tile.head_dim);
   const auto b = static_cast<size_t>(tile.block_size);
   const auto column = static_cast<int64_t>(kv_head) * tile.head_dim;
+  const std::span<const int32_t> table = sequence.table(params.kv.table);
   auto* staged = reinterpret_cast<Stored*>(scratch.keys);
 
   int32_t row = 0;
@@ -146,7 +148,7 @@ void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, 
     const auto ordinal = static_cast<size_t>(position / tile.block_size);
     const auto slot = static_cast<size_t>(position % tile.block_size);
     const size_t count = std::min(b - slot, static_cast<size_t>(sequence.num_rows - row));
-    const int32_t block = sequence.block_table[ordinal];
+    const int32_t block = table[ordinal];
     auto* keys = reinterpret_cast<Stored*>(tile.K(params.kv, block, kv_head));
     auto* values = reinterpret_cast<Stored*>(tile.V(params.kv, block, kv_head));
     for (size_t t = 0; t < count; ++t) {
@@ -158,11 +160,9 @@ void AppendSequence(const AppendKvParams& params, const SequenceRows& sequence, 
     for (size_t i = 0; i < d; ++i) {
       for (size_t t = 0; t < count; ++t) keys[i * stride + slot + t] = staged[t * d + i];
     }
-    if (slot + count == b) {
+    if (slot + count == b && params.kv.records != nullptr) {
       const float* before =
-          ordinal > 0
-              ? tile.VTotal(tile.Record(params.kv, sequence.block_table[ordinal - 1], kv_head))
-              : nullptr;
+          ordinal > 0 ? tile.VTotal(tile.Record(params.kv, table[ordinal - 1], kv_head)) : nullptr;
       WriteRecord<Elements>(params, tile, kv_head, block, before, scratch);
     }
     row += static_cast<int32_t>(count);

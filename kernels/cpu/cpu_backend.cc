@@ -152,7 +152,7 @@ class CpuBackend final : public Backend, public ExpertOps {
     cpu::CollectCalibration(context_, params);
   }
   void SwiGlu(const SwiGluParams& params) override { cpu::SwiGlu(context_, params); }
-  ExpertOps* experts() override { return this; }
+  ExpertOps& experts() override { return *this; }
   void RouteRows(const RouteRowsParams& params) override { cpu::RouteRows(context_, params); }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
     cpu::MultiplyExperts(context_, params);

@@ -18,6 +18,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "hwy/highway.h"
@@ -36,20 +37,28 @@ namespace eta::cpu {
 // order of the sums depends on the row alone.
 inline constexpr int32_t kSegmentTokens = 2048;
 
-// One decode row and KV head, with its list of blocks. The tail follows the list.
+// One decode row and KV head, with its list of blocks. The tail follows the list. In a layer with a
+// window the list is every full block from `first_block` on, with all heads, and not written down.
 struct DecodeGroup {
   const SequenceRows* sequence;
   int32_t row;
   int32_t num_keys;  // T
   int32_t kv_head;
-  const uint32_t* blocks;  // [count]
-  uint32_t* heads;         // [count]
+  std::span<const int32_t> table;
+  const uint32_t* blocks;  // [count]; null: a window
+  uint32_t* heads;         // [count]; null: a window
+  int32_t first_block;     // of the window
+  int32_t first_key;       // of the window
   int32_t count;
   uint32_t pruning_heads;  // bit g: head g did not admit every full block
   int32_t first_task;
   int32_t num_tasks;
   const int32_t* rescued;  // [G]; null: reads are not confirmed
   int32_t* values_read;    // null likewise
+
+  int32_t ordinal(int32_t i) const {
+    return blocks != nullptr ? static_cast<int32_t>(blocks[i]) : first_block + i;
+  }
 };
 
 struct DecodeTask {
@@ -107,6 +116,7 @@ class SegmentReader {
         num_heads_(static_cast<size_t>(params.num_query_heads / tile_.num_kv_heads)),
         all_heads_(num_heads_ == 32 ? ~uint32_t{0} : (uint32_t{1} << num_heads_) - 1),
         floor_heads_(FloorHeads(params, group)),
+        gated_(params.gate == Gate::kSilu && params.window == 0),
         slope_(params.beta * kLog2E) {}
 
   void Read(int32_t begin, int32_t end, bool with_tail, float* partial) {
@@ -114,14 +124,15 @@ class SegmentReader {
     const int32_t full_blocks = group_.num_keys / tile_.block_size;
     const auto tail = static_cast<size_t>(group_.num_keys % tile_.block_size);
     for (int32_t i = begin; i < end; ++i) {
-      const auto ordinal = static_cast<int32_t>(group_.blocks[i]);
+      const int32_t ordinal = group_.ordinal(i);
       int32_t next = ordinal;
       if (i + 1 < end) {
-        next = static_cast<int32_t>(group_.blocks[i + 1]);
+        next = group_.ordinal(i + 1);
       } else if (with_tail && tail > 0) {
         next = full_blocks;
       }
-      const uint32_t kept = ReadBlock(ordinal, group_.heads[i], b_, next);
+      const uint32_t mask = group_.heads != nullptr ? group_.heads[i] : all_heads_;
+      const uint32_t kept = ReadBlock(ordinal, mask, b_, next);
       if (group_.rescued != nullptr) group_.heads[i] = kept;
     }
     if (with_tail && tail > 0) ReadBlock(full_blocks, all_heads_, tail, full_blocks);
@@ -137,7 +148,8 @@ class SegmentReader {
     const Floats df;
     const auto column = static_cast<size_t>(group_.kv_head) * num_heads_;
     const float* q = params_.q.row(group_.row) + column * d_;
-    const float* thresholds = params_.thresholds.row(group_.row) + column;
+    const bool windowed = params_.window > 0;
+    const float* thresholds = windowed ? nullptr : params_.thresholds.row(group_.row) + column;
     for (size_t h = 0; h < num_heads_; ++h) {
       float* query = scratch_.queries + h * kTileRowStride;
       for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
@@ -145,7 +157,8 @@ class SegmentReader {
             hn::Mul(hn::LoadU(df, q + h * d_ + i), hn::Set(df, params_.softmax_scale));
         hn::Store(scaled, df, query + i);
       }
-      scratch_.thresholds[h] = thresholds[h] - group_.sequence->attention.offset;
+      scratch_.thresholds[h] =
+          thresholds != nullptr ? thresholds[h] - group_.sequence->attention.offset : 0.0f;
       scratch_.offsets[h] = slope_ * scratch_.thresholds[h];
       // With a floor, pruned keys take part in the maximum; their logit is 0.
       SetBase(h, HasFloor(h) ? 0.0f : -std::numeric_limits<float>::infinity());
@@ -189,7 +202,7 @@ class SegmentReader {
   // Returns the heads whose softmax sees the block.
   uint32_t ReadBlock(int32_t ordinal, uint32_t mask, size_t valid, int32_t next_ordinal) {
     const float* queries = Admit(mask);
-    const auto table = group_.sequence->block_table;
+    const auto table = group_.table;
     const std::byte* k = tile_.K(params_.kv, table[static_cast<size_t>(ordinal)], group_.kv_head);
     const std::byte* next =
         tile_.K(params_.kv, table[static_cast<size_t>(next_ordinal)], group_.kv_head);
@@ -200,7 +213,9 @@ class SegmentReader {
     const bool last = ordinal == (group_.num_keys - 1) / tile_.block_size;
     const size_t own =
         last ? static_cast<size_t>((group_.num_keys - 1) % tile_.block_size) : kTileRowStride;
-    const bool gated = params_.gate == Gate::kSilu;
+    // Keys of the block that lie before the window.
+    const auto before =
+        static_cast<size_t>(std::max(0, group_.first_key - ordinal * static_cast<int32_t>(b_)));
 
     Multiply<Elements, false>(queries, Tile<Elements>{keys, key_stride_, d_, padded, distance},
                               num_admitted_, kIdentityRows.data(), scratch_.weights);
@@ -215,12 +230,14 @@ class SegmentReader {
         mask = kept;
       }
     }
-    if (gated) SetTempered(static_cast<size_t>(ordinal), valid, own, num_heads, 0.0f);
+    if (gated_) SetTempered(static_cast<size_t>(ordinal), valid, own, num_heads, 0.0f);
     for (size_t r = 0; r < num_heads; ++r) {
       const Floats df;
       const size_t h = heads[r];
-      const Vector max = GateBlock(scratch_.weights + r * kTileRowStride, padded, valid, own, gated,
-                                   {slope_, scratch_.offsets[h]});
+      std::fill_n(scratch_.weights + r * kTileRowStride, before,
+                  -std::numeric_limits<float>::infinity());
+      const Vector max = GateBlock(scratch_.weights + r * kTileRowStride, padded, valid, own,
+                                   gated_, {slope_, scratch_.offsets[h]});
       const bool renew = !hn::AllFalse(df, hn::Gt(max, hn::Set(df, scratch_.limits[h])));
       if (HWY_UNLIKELY(renew)) RenewBase(h, max);
     }
@@ -233,7 +250,8 @@ class SegmentReader {
       // A padding token got the weight 2^-infinity - floor; this takes it back.
       if (valid < padded) scratch_.totals[h * 16] += floor * static_cast<float>(padded - valid);
     }
-    Multiply<Elements, true>(scratch_.weights, Tile<Elements>{values, d_, valid, d_, distance},
+    Multiply<Elements, true>(scratch_.weights + before,
+                             Tile<Elements>{values + before * d_, d_, valid - before, d_, distance},
                              num_heads, heads, scratch_.sums);
     return mask;
   }
@@ -329,6 +347,7 @@ class SegmentReader {
   const size_t num_heads_;
   const uint32_t all_heads_;
   const uint32_t floor_heads_;
+  const bool gated_;
   const float slope_;
   uint32_t mask_ = 0;
   size_t num_admitted_ = 0;
@@ -336,7 +355,8 @@ class SegmentReader {
   uint8_t kept_[kMaxGroup];  // of a block that not all of them keep
 };
 
-// Adds the partial results in the order of segments, then the floor, then divides.
+// Adds the partial results in the order of segments, then the floor and the head's sink, then
+// divides.
 void MergeSegments(const AttentionParams& params, const DecodeGroup& group, const float* partials) {
   const Floats df;
   const KvTile tile(params.geometry);
@@ -346,9 +366,8 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
   const uint32_t floor_heads = FloorHeads(params, group);
   const float* v_total =
       floor_heads != 0
-          ? tile.VTotal(tile.Record(
-                params.kv, group.sequence->block_table[static_cast<size_t>(full_blocks) - 1],
-                group.kv_head))
+          ? tile.VTotal(tile.Record(params.kv, group.table[static_cast<size_t>(full_blocks) - 1],
+                                    group.kv_head))
           : nullptr;
   float* out = params.out.row(group.row) + static_cast<size_t>(group.kv_head) * heads * d;
   const size_t stride = PartialFloats(heads, d);
@@ -359,6 +378,11 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
     }
     std::fill_n(out, d, 0.0f);
     if (base == -std::numeric_limits<float>::infinity()) continue;  // no key at all
+    float sink = -std::numeric_limits<float>::infinity();
+    if (params.sinks != nullptr) {
+      sink = params.sinks[static_cast<size_t>(group.kv_head) * heads + h] * kLog2E;
+      base = std::max(base, sink);
+    }
     float total = 0.0f;
     const auto add = [&](const float* sums, float weight, float factor) {
       total += weight * factor;
@@ -371,6 +395,7 @@ void MergeSegments(const AttentionParams& params, const DecodeGroup& group, cons
     if ((floor_heads >> h & 1) != 0) {
       add(v_total, static_cast<float>(full_blocks * tile.block_size), Exp2Scalar(-base));
     }
+    if (params.sinks != nullptr) total += Exp2Scalar(sink - base);
     for (size_t i = 0; i < d; i += hn::Lanes(df)) {
       hn::StoreU(hn::Div(hn::LoadU(df, out + i), hn::Set(df, total)), df, out + i);
     }
@@ -432,6 +457,29 @@ void CountValues(const DecodeGroup& group, int32_t block_size) {
   *group.values_read = static_cast<int32_t>(kept) * block_size + group.num_keys % block_size;
 }
 
+// The window of a row, whose blocks need no list.
+void TakeWindow(const AttentionParams& params, DecodeGroup& group) {
+  const int32_t b = params.geometry.block_size;
+  group.first_key = WindowBegin(group.num_keys - 1, params.window);
+  group.first_block = group.first_key / b;
+  group.count = group.num_keys / b - group.first_block;
+}
+
+void TakeList(const AttentionParams& params, DecodeGroup& group) {
+  const int32_t kv_heads = params.geometry.num_kv_heads;
+  const int64_t list = static_cast<int64_t>(group.row) * kv_heads + group.kv_head;
+  const int64_t at = list * params.selection.capacity;
+  const AttentionOptions& options = group.sequence->attention;
+  group.count = params.selection.counts[list];
+  group.blocks = params.selection.blocks + at;
+  group.heads = params.selection.heads + at;
+  group.pruning_heads =
+      PruningHeads(group.heads, group.count, group.num_keys / params.geometry.block_size);
+  if (!options.confirm || options.admit_all) return;
+  group.rescued = params.selection.rescued + list * (params.num_query_heads / kv_heads);
+  group.values_read = params.values_read + list;
+}
+
 void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
   groups.clear();
   tasks.clear();
@@ -441,32 +489,19 @@ void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
     if (sequence.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
       for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-        const int32_t row = sequence.row_begin + i;
-        const int64_t list = static_cast<int64_t>(row) * kv_heads + kv_head;
-        const int64_t at = list * params.selection.capacity;
-        const int32_t count = params.selection.counts[list];
-        const int32_t segments = std::max(1, (count + length - 1) / length);
-        for (int32_t s = 0; s < segments; ++s) {
+        DecodeGroup group{};
+        group.sequence = &sequence;
+        group.row = sequence.row_begin + i;
+        group.num_keys = sequence.position + i + 1;
+        group.kv_head = kv_head;
+        group.table = sequence.table(params.kv.table);
+        params.window > 0 ? TakeWindow(params, group) : TakeList(params, group);
+        group.first_task = static_cast<int32_t>(tasks.size());
+        group.num_tasks = std::max(1, (group.count + length - 1) / length);
+        for (int32_t s = 0; s < group.num_tasks; ++s) {
           tasks.push_back({static_cast<int32_t>(groups.size()), s});
         }
-        const int32_t num_keys = sequence.position + i + 1;
-        uint32_t* heads = params.selection.heads + at;
-        const bool confirms = sequence.attention.confirm && !sequence.attention.admit_all;
-        groups.push_back(
-            {.sequence = &sequence,
-             .row = row,
-             .num_keys = num_keys,
-             .kv_head = kv_head,
-             .blocks = params.selection.blocks + at,
-             .heads = heads,
-             .count = count,
-             .pruning_heads = PruningHeads(heads, count, num_keys / params.geometry.block_size),
-             .first_task = static_cast<int32_t>(tasks.size()) - segments,
-             .num_tasks = segments,
-             .rescued = confirms
-                            ? params.selection.rescued + list * (params.num_query_heads / kv_heads)
-                            : nullptr,
-             .values_read = confirms ? params.values_read + list : nullptr});
+        groups.push_back(group);
       }
     }
   }

@@ -84,7 +84,8 @@ void MultiplyExperts(const Context& context, const MultiplyExpertsParams& params
     const TensorView x = params.by_rows ? params.x : params.x.Rows(place, count);
     const int32_t* rows = params.by_rows ? params.choice.rows + place : nullptr;
     const TensorView out = params.out.Rows(place, count);
-    const auto& weight = static_cast<const StackedMatrix&>(*params.weights[static_cast<size_t>(e)]);
+    const auto& weight =
+        static_cast<const StackedMatrix&>(*params.weights->matrices()[static_cast<size_t>(e)]);
     if (!weight.packed_parts().empty()) packed.push_back({x, rows, weight.packed_parts(), out});
     for (const StackedMatrix::FloatPart& part : weight.float_parts()) {
       panels.push_back({x, rows, part.weight.get(), out.Columns(part.first, part.weight->rows())});

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
 #include "kernels/cuda/device/kv_tile.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/host/transfer.h"
@@ -53,7 +54,19 @@ void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<fl
   }
 }
 
-class CudaBackend final : public Backend {
+bool IsExact(std::span<const HostMatrix> parts) {
+  return std::ranges::any_of(parts, &HostMatrix::exact);
+}
+
+// What a matrix that is not kept packed becomes.
+DType TypeOnDevice(std::span<const HostMatrix> parts, DType compute) {
+  const bool fits = std::ranges::all_of(parts, [&](const HostMatrix& part) {
+    return part.blocks == nullptr && part.float8 == nullptr && part.dtype == compute;
+  });
+  return IsExact(parts) && !fits ? DType::kFloat32 : compute;
+}
+
+class CudaBackend final : public Backend, public ExpertOps {
  public:
   CudaBackend(std::unique_ptr<Device> device, DType compute)
       : device_(std::move(device)),
@@ -142,7 +155,7 @@ class CudaBackend final : public Backend {
                                                WeightFormat format) override {
     const absl::Status fits = CheckParts(parts);
     if (!fits.ok()) return fits;
-    if (KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
+    if (!IsExact(parts) && KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
     if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
       return absl::InvalidArgumentError(
           absl::StrCat("weights: ", std::string(Name(format)),
@@ -153,21 +166,22 @@ class CudaBackend final : public Backend {
       rows += part.rows;
     }
     const int64_t cols = parts.front().cols;
-    const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(compute_);
+    const DType dtype = TypeOnDevice(parts, compute_);
+    const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(dtype);
     auto buffer = Allocate(static_cast<size_t>(rows) * row_bytes);
     if (!buffer.ok()) return buffer.status();
     std::byte* to = (*buffer)->data();
     for (const HostMatrix& part : parts) {
-      if (part.blocks == nullptr && part.float8 == nullptr && part.dtype == compute_) {
+      if (part.blocks == nullptr && part.float8 == nullptr && part.dtype == dtype) {
         Upload(to, part.data, static_cast<size_t>(part.rows) * row_bytes);
       } else {
-        UploadConverted(part, to);
+        UploadConverted(part, dtype, to);
       }
       to += static_cast<size_t>(part.rows) * row_bytes;
     }
     if (!ok()) return device_->status();
     return std::unique_ptr<Matrix>(
-        std::make_unique<DeviceMatrix>(*std::move(buffer), compute_, rows, cols));
+        std::make_unique<DeviceMatrix>(*std::move(buffer), dtype, rows, cols));
   }
 
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
@@ -213,7 +227,7 @@ class CudaBackend final : public Backend {
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
   }
 
@@ -306,7 +320,9 @@ class CudaBackend final : public Backend {
   // Launches cost time in every layer, so an op that would find no row of its kind is left out.
   void DecodeAttention(const AttentionParams& params) override {
     if (step_.decode_rows.empty()) return;
-    DecodeAttentionOp op = {params, step_.confirms, step_.even};
+    const bool windowed = params.window > 0;
+    const bool even = step_.even || (windowed && params.window <= kShortKeys);
+    DecodeAttentionOp op = {params, step_.confirms && !windowed, even};
     op.params.values_read = nullptr;
     Add(op);
   }
@@ -335,6 +351,29 @@ class CudaBackend final : public Backend {
     if (step_.calibrates) Add(CalibrationOp{params});
   }
   void SwiGlu(const SwiGluParams& params) override { Add(params); }
+
+  ExpertOps& experts() override { return *this; }
+
+  absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
+      std::vector<std::unique_ptr<Matrix>> matrices) override {
+    return StackExperts(*this, *device_, std::move(matrices));
+  }
+
+  void RouteRows(const RouteRowsParams& params) override {
+    const int32_t experts = params.choice.num_experts;
+    RouteRowsOp op = {params, -1};
+    op.params.rows_of_experts = nullptr;
+    if (params.rows_of_experts != nullptr) {
+      op.counts = results_.Add(static_cast<size_t>(experts) * sizeof(int32_t));
+      targets_.push_back(ExpertsTarget{op.counts, experts, params.rows_of_experts});
+    }
+    Add(op);
+  }
+  void MultiplyExperts(const MultiplyExpertsParams& params) override {
+    const auto& stack = static_cast<const DeviceExpertStack&>(*params.weights);
+    Add(ExpertProduct{params.x, params.by_rows, params.choice, stack.weights(), params.out});
+  }
+  void AddExperts(const AddExpertsParams& params) override { Add(params); }
 
   void Sample(const SampleParams& params) override {
     if (params.rows.empty()) return;
@@ -447,16 +486,16 @@ class CudaBackend final : public Backend {
   }
 
   // In pieces, so that the host holds no second copy of the matrix.
-  void UploadConverted(const HostMatrix& part, std::byte* to) {
+  void UploadConverted(const HostMatrix& part, DType dtype, std::byte* to) {
     constexpr size_t kPieceBytes = size_t{4} << 20;
-    const size_t row_bytes = static_cast<size_t>(part.cols) * SizeOf(compute_);
+    const size_t row_bytes = static_cast<size_t>(part.cols) * SizeOf(dtype);
     const auto most = static_cast<int64_t>(std::max<size_t>(kPieceBytes / row_bytes, 1));
     std::vector<std::byte> piece(static_cast<size_t>(std::min(most, part.rows)) * row_bytes);
     std::vector<float> numbers;
     for (int64_t row = 0; row < part.rows;) {
       const int64_t end = std::min(row + most, part.rows);
       std::byte* out = piece.data();
-      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, compute_, numbers, out);
+      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, dtype, numbers, out);
       const auto bytes = static_cast<size_t>(out - piece.data());
       Upload(to, piece.data(), bytes);
       to += bytes;
@@ -513,7 +552,7 @@ class CudaBackend final : public Backend {
 
   // Forgets the recorded ops.
   void ClearProgram() {
-    program_.Clear(std::max(step_.padded_rows, 1), step_.single_rows);
+    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
     launches_ = step_.has_prefill;
     targets_.clear();
   }

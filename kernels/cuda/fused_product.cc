@@ -42,6 +42,8 @@ std::array<Weight, 2> WeightsAhead(std::span<const Op> ops) {
   if (OpAt<RmsNormOp>(ops, 0) != nullptr || OpAt<MatMulOp>(ops, 0) != nullptr) return ahead;
   size_t count = 0;
   for (size_t i = 0; i < ops.size() && count < ahead.size(); ++i) {
+    // Their weights are more than there is room for.
+    if (OpAt<ExpertProduct>(ops, i) != nullptr) break;
     if (const auto* product = OpAt<MatMulOp>(ops, i)) ahead[count++] = product->weight;
   }
   return ahead;
@@ -78,6 +80,37 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
   }
   fused.product.ahead = WeightsAhead(ops.subspan(count));
   fused.num_ops = count;
+  return fused;
+}
+
+std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {
+  FusedExperts fused;
+  fused.route = OpAt<RouteRowsOp>(ops, 0);
+  if (fused.route != nullptr) ops = ops.subspan(1);
+  const auto* product = OpAt<ExpertProduct>(ops, 0);
+  if (product == nullptr) return std::nullopt;
+  const TensorView& out = product->out;
+  if (fused.route != nullptr && Overlap(fused.route->params.logits, out)) return std::nullopt;
+  fused.product = *product;
+  fused.num_ops = fused.route != nullptr ? 2 : 1;
+  const auto* swiglu = OpAt<SwiGluParams>(ops, 1);
+  const auto* sum = OpAt<AddExpertsParams>(ops, 1);
+  const auto writes_apart = [&](const TensorView& to) {
+    return !Overlap(to, out) && !Overlap(to, product->x) &&
+           (fused.route == nullptr || !Overlap(to, fused.route->params.logits));
+  };
+  if (swiglu != nullptr && swiglu->gate_up == out && swiglu->out.rows == out.rows &&
+      writes_apart(swiglu->out)) {
+    ExpertProduct along = *product;
+    along.activated = swiglu->out;
+    if (!ActivatesAlong(along)) return fused;
+    fused.product = along;
+    ++fused.num_ops;
+  } else if (sum != nullptr && sum->x == out && sum->choice == product->choice &&
+             sum->out.cols == product->weights.rows && writes_apart(sum->out)) {
+    fused.sum = sum;
+    ++fused.num_ops;
+  }
   return fused;
 }
 

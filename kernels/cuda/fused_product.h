@@ -23,4 +23,16 @@ struct FusedProduct {
 // or if one of these ops reads memory that another one writes, other than as its input.
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
 
+struct FusedExperts {
+  const RouteRowsOp* route = nullptr;  // in front of the product, for a kernel that may do both
+  ExpertProduct product;
+  const AddExpertsParams* sum = nullptr;  // behind it, likewise
+  size_t num_ops = 0;                     // with those two
+};
+
+// A product of experts at the beginning of `ops`: with SwiGlu of what it wrote if a kernel does
+// both, else with the sum of what it wrote; and with its choice in front. Nullopt if they do not
+// begin so.
+std::optional<FusedExperts> FuseExperts(std::span<const Op> ops);
+
 }  // namespace eta::cuda

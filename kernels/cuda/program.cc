@@ -21,23 +21,19 @@ constexpr size_t kMaxGraphs = 64;
 // Launches ops in their order.
 class Launcher {
  public:
-  Launcher(const Machine& machine, int32_t padded_rows, bool single_rows)
+  Launcher(const Machine& machine, int32_t padded_rows, int32_t num_tables, bool single_rows)
       : machine_(machine),
         padded_rows_(padded_rows),
+        layout_(padded_rows, num_tables),
         single_rows_(single_rows),
-        context_{machine.device,
-                 machine.scratch,
-                 StepLayout(padded_rows).View(machine.uploads.DeviceAt(0)),
-                 {}} {
-    const std::byte* step = machine.uploads.HostAt(0);
-    context_.sequences = {
-        StepLayout(padded_rows).View(step).sequences,
-        static_cast<size_t>(reinterpret_cast<const StepCounts*>(step)->num_sequences)};
+        context_{machine.device, machine.scratch, layout_.View(machine.uploads.DeviceAt(0)), {}} {
+    TakeTable(0);
   }
 
   // Launches the first of `ops`, or as many as one kernel does together. Returns how many it
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
+    if (const size_t launched = LaunchExperts(ops); launched > 0) return launched;
     const auto* rope = OpAt<RopeParams>(ops, 0);
     const size_t stores = rope == nullptr ? 0 : 1;  // a layer may have no RoPE
     if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores),
@@ -60,13 +56,16 @@ class Launcher {
     RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out}, rows);
   }
   void operator()(const MatMulOp& op) {
+    if (op.weight.dtype == DType::kFloat32 && op.x.dtype != DType::kFloat32) {
+      return ExactProduct(For(op.out), op.x, op.weight, op.out);
+    }
     if (op.weight.packed()) return LaunchPacked(op);
     machine_.products.Run(op.x, op.weight, op.out, op.accumulate);
   }
   void operator()(const AddBiasParams& params) { AddBias(For(params.x), params); }
   void operator()(const NormHeadsParams& params) { NormHeads(For(params.q), params); }
   void operator()(const RopeParams& params) { Rope(For(params.q), params); }
-  void operator()(const AppendKvParams& params) { AppendKv(For(params.k), params); }
+  void operator()(const AppendKvParams& params) { AppendKv(For(params.k, params.kv), params); }
   void operator()(const ThresholdOp& op) { PredictThresholds(ForThresholds(op), op.params); }
   void operator()(const SelectBlocksOp& op) {
     counts_ = CountsOf(op);
@@ -74,7 +73,9 @@ class Launcher {
   }
   void operator()(const ListBlocksOp& op) {
     counts_ = CountsOf(op);
-    ListBlocks(For(op.params.q), op.params,
+    Context& context = For(op.params.q);
+    TakeTable(op.params.table);
+    ListBlocks(context, op.params,
                reinterpret_cast<const uint32_t*>(machine_.uploads.DeviceAt(op.heads)), counts_);
   }
   void operator()(const SelectPrefillOp& op) {
@@ -85,26 +86,38 @@ class Launcher {
                         op.relative);
   }
   void operator()(const DecodeAttentionOp& op) {
-    Context& context = For(op.params.q);
+    Context& context = For(op.params.q, op.params.kv);
+    // In a layer with a window nothing was counted for it.
+    if (op.params.window > 0) counts_ = {};
     if (op.confirms) ConfirmReads(context, op.params, counts_);
     DecodeAttention(context, op.params, counts_,
                     {.all = false, .even = op.even, .single_rows = single_rows_});
   }
-  void operator()(const PrefillAttentionOp& op) { PrefillAttention(For(op.params.q), op.params); }
-  void operator()(const CalibrationOp& op) { CollectCalibration(For(op.params.q), op.params); }
+  void operator()(const PrefillAttentionOp& op) {
+    PrefillAttention(For(op.params.q, op.params.kv), op.params);
+  }
+  void operator()(const CalibrationOp& op) {
+    CollectCalibration(For(op.params.q, op.params.kv), op.params);
+  }
   void operator()(const RecallOp& op) {
     const auto heads = static_cast<size_t>(op.params.num_query_heads);
     auto* above = reinterpret_cast<int64_t*>(machine_.results.DeviceAt(op.above));
     machine_.device.Check(
         cudaMemsetAsync(above, 0, 2 * heads * sizeof(int64_t), machine_.device.stream()), "recall");
-    CountRecall(For(op.params.q), {op.params, nullptr, nullptr}, above, above + heads);
+    CountRecall(For(op.params.q, op.params.kv), {op.params, nullptr, nullptr}, above,
+                above + heads);
   }
   void operator()(const ShadowOp& op) {
-    MeasureShadow(For(op.params.q), op.params, op.rows,
+    MeasureShadow(For(op.params.q, op.params.kv), op.params, op.rows,
                   reinterpret_cast<float*>(machine_.results.DeviceAt(op.mass)),
                   reinterpret_cast<float*>(machine_.results.DeviceAt(op.error)));
   }
   void operator()(const SwiGluParams& params) { SwiGlu(For(params.out), params); }
+  void operator()(const RouteRowsOp& op) {
+    RouteRows(For(op.params.logits), op.params, CountsOf(op));
+  }
+  void operator()(const ExpertProduct& op) { MultiplyExperts(context_, op); }
+  void operator()(const AddExpertsParams& params) { AddExperts(For(params.out), params); }
   void operator()(const SampleOp& op) {
     Sample(context_, op.logits, machine_.uploads.DeviceAt(op.rows), op.num_rows,
            machine_.results.DeviceAt(op.results));
@@ -122,19 +135,21 @@ class Launcher {
   bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
                       const ThresholdOp* thresholds) {
     if (!single_rows_ || append == nullptr || thresholds == nullptr) return false;
-    return AppendDecodeRows(ForThresholds(*thresholds), rope, *append, thresholds->params);
+    Context& context = ForThresholds(*thresholds);
+    TakeTable(append->kv.table);
+    return AppendDecodeRows(context, rope, *append, thresholds->params);
   }
 
   // Where all rows read everything, attention does without lists. Returns false, and launches
   // nothing, if an op is missing or rows select.
   bool LaunchTogether(const SelectBlocksOp* select, const DecodeAttentionOp* attention) {
     if (select == nullptr || attention == nullptr || !select->reads_all ||
-        select->params.selection != attention->params.selection ||
+        attention->params.window > 0 || select->params.selection != attention->params.selection ||
         !CountsByItself(attention->params)) {
       return false;
     }
     counts_ = CountsOf(*select);
-    DecodeAttention(For(attention->params.q), attention->params, counts_,
+    DecodeAttention(For(attention->params.q, attention->params.kv), attention->params, counts_,
                     {.all = true, .even = attention->even, .single_rows = single_rows_});
     return true;
   }
@@ -151,6 +166,43 @@ class Launcher {
     return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
   }
 
+  // Launches a product of experts with the ops around it. Returns as LaunchProduct does.
+  size_t LaunchExperts(std::span<const Op> ops) {
+    const RouteRowsOp* routed = std::exchange(routed_, nullptr);
+    if (OpAt<SwiGluParams>(ops, 0) == nullptr && OpAt<ExpertProduct>(ops, 0) == nullptr) {
+      old_choice_.reset();
+    }
+    std::optional<FusedExperts> fused = FuseExperts(ops);
+    if (!fused) return 0;
+    ExpertProduct& product = fused->product;
+    if (fused->route != nullptr) {
+      const RouteRowsParams& route = fused->route->params;
+      const bool is_one =
+          fused->sum == nullptr &&
+          RouteAndMultiply(For(route.logits), route, CountsOf(*fused->route), product);
+      if (!is_one) return 0;
+      routed_ = fused->route;
+      return fused->num_ops;
+    }
+    // A second product of a choice begins when the kernel in front of the first one has ended.
+    product.choice_is_old = old_choice_ == product.choice;
+    old_choice_ = product.choice;
+    const bool is_routed = routed != nullptr && routed->params.choice == product.choice;
+    if (fused->sum != nullptr) {
+      if (MultiplyAndAdd(For(fused->sum->out), is_routed ? &routed->params : nullptr, product,
+                         *fused->sum)) {
+        return fused->num_ops;
+      }
+      --fused->num_ops;
+    }
+    MultiplyExperts(context_, product);
+    return fused->num_ops;
+  }
+
+  int32_t* CountsOf(const RouteRowsOp& op) const {
+    if (op.counts < 0) return nullptr;
+    return reinterpret_cast<int32_t*>(machine_.results.DeviceAt(op.counts));
+  }
   void LaunchPacked(const MatMulOp& op) {
     RowProduct product;
     product.x = op.x;
@@ -179,7 +231,7 @@ class Launcher {
   // Of SelectBlocksOp and SelectPrefillOp.
   template <typename T>
   Context& ForHeadZ(const T& op) {
-    Context& context = For(op.params.q);
+    Context& context = For(op.params.q, op.params.kv);
     context.step.head_z = op.head_z != 0
                               ? reinterpret_cast<const float*>(machine_.uploads.DeviceAt(op.head_z))
                               : nullptr;
@@ -189,20 +241,39 @@ class Launcher {
   // tensors have no room for padding.
   Context& For(const TensorView& tensor) {
     context_.step.num_rows = static_cast<int32_t>(std::min<int64_t>(tensor.rows, padded_rows_));
+    TakeTable(0);
     return context_;
+  }
+  // Likewise, of an op that looks up blocks of the cache.
+  Context& For(const TensorView& tensor, const KvLayerView& kv) {
+    Context& context = For(tensor);
+    TakeTable(kv.table);
+    return context;
+  }
+  // Makes rows and sequences those of a block table.
+  void TakeTable(int32_t table) {
+    const StepView there = layout_.View(machine_.uploads.DeviceAt(0), table);
+    context_.step.rows = there.rows;
+    context_.step.sequences = there.sequences;
+    const StepView here = layout_.View(machine_.uploads.HostAt(0), table);
+    context_.sequences = {here.sequences, static_cast<size_t>(here.counts->num_sequences)};
   }
 
   const Machine& machine_;
   int32_t padded_rows_;
+  StepLayout layout_;
   bool single_rows_;
   Context context_;
   DeviceCounts counts_;  // of the layer at hand
+  // The choice of the product that was launched last, if nothing but SwiGlu came since.
+  std::optional<ExpertChoice> old_choice_;
+  const RouteRowsOp* routed_ = nullptr;  // of the kernel that was launched last
 };
 
 }  // namespace
 
 void Program::Launch(const Machine& machine) const {
-  Launcher launcher(machine, padded_rows_, single_rows_);
+  Launcher launcher(machine, padded_rows_, num_tables_, single_rows_);
   for (std::span<const Op> left = ops_; !left.empty() && machine.device.status().ok();) {
     left = left.subspan(launcher.LaunchFront(left));
   }
@@ -210,13 +281,12 @@ void Program::Launch(const Machine& machine) const {
 
 // Compares backwards, since two programs of one size mostly differ in their last ops.
 bool Program::operator==(const Program& other) const {
-  return padded_rows_ == other.padded_rows_ && single_rows_ == other.single_rows_ &&
+  return IsLaidOutAs(other) &&
          std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
 }
 
 bool Program::BeginsAs(const Program& other, size_t from) const {
-  return padded_rows_ == other.padded_rows_ && single_rows_ == other.single_rows_ &&
-         size() <= other.size() &&
+  return IsLaidOutAs(other) && size() <= other.size() &&
          std::equal(ops_.begin() + static_cast<std::ptrdiff_t>(from), ops_.end(),
                     other.ops_.begin() + static_cast<std::ptrdiff_t>(from));
 }

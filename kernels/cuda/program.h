@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/host/transfer.h"
@@ -115,6 +116,12 @@ struct ShadowOp {
   bool operator==(const ShadowOp&) const = default;
 };
 
+struct RouteRowsOp {
+  RouteRowsParams params;  // without rows_of_experts
+  int64_t counts;          // Results: int32 [E], or -1: nobody asks
+  bool operator==(const RouteRowsOp&) const = default;
+};
+
 struct SampleOp {
   TensorView logits;
   int32_t num_rows;  // padded
@@ -126,7 +133,7 @@ struct SampleOp {
 using Op = std::variant<EmbedOp, RmsNormOp, MatMulOp, AddBiasParams, NormHeadsParams, RopeParams,
                         AppendKvParams, ThresholdOp, SelectBlocksOp, ListBlocksOp, SelectPrefillOp,
                         DecodeAttentionOp, PrefillAttentionOp, RecallOp, ShadowOp, CalibrationOp,
-                        SwiGluParams, SampleOp>;
+                        SwiGluParams, RouteRowsOp, ExpertProduct, AddExpertsParams, SampleOp>;
 
 // The parts of the device that launching needs.
 struct Machine {
@@ -142,10 +149,11 @@ class Program {
   void Add(Op op) { ops_.push_back(std::move(op)); }
   size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
-  // Begins a new step with arrays for `padded_rows` rows. `single_rows`: every sequence decodes one
-  // row.
-  void Clear(int32_t padded_rows, bool single_rows) {
+  // Begins a new step with arrays for `padded_rows` rows and `num_tables` block tables of a
+  // sequence. `single_rows`: every sequence decodes one row.
+  void Clear(int32_t padded_rows, int32_t num_tables, bool single_rows) {
     padded_rows_ = padded_rows;
+    num_tables_ = num_tables;
     single_rows_ = single_rows;
     ops_.clear();
   }
@@ -159,7 +167,14 @@ class Program {
   bool BeginsAs(const Program& other, size_t from) const;
 
  private:
+  // Whether the steps' arrays have the same places.
+  bool IsLaidOutAs(const Program& other) const {
+    return padded_rows_ == other.padded_rows_ && num_tables_ == other.num_tables_ &&
+           single_rows_ == other.single_rows_;
+  }
+
   int32_t padded_rows_ = 1;
+  int32_t num_tables_ = 1;
   bool single_rows_ = false;
   std::vector<Op> ops_;
 };

@@ -41,6 +41,11 @@ void ShadowTarget::Take(const Results& results, const CountedRows& /*rows*/) con
   std::memcpy(error_host, results.HostAt(error), count * sizeof(float));
 }
 
+void ExpertsTarget::Take(const Results& results, const CountedRows& /*rows*/) const {
+  std::memcpy(rows_of_experts, results.HostAt(counts),
+              static_cast<size_t>(num_experts) * sizeof(int32_t));
+}
+
 void SampleTarget::Take(const Results& from, const CountedRows& /*rows*/) const {
   Unpack(from.HostAt(results), num_rows, rows);
 }

@@ -54,6 +54,14 @@ struct ShadowTarget {
   void Take(const Results& results, const CountedRows& rows) const;
 };
 
+struct ExpertsTarget {
+  int64_t counts;  // Results
+  int32_t num_experts;
+  int32_t* rows_of_experts;
+
+  void Take(const Results& results, const CountedRows& rows) const;
+};
+
 struct SampleTarget {
   int64_t results;  // Results
   int32_t num_rows;
@@ -62,6 +70,6 @@ struct SampleTarget {
   void Take(const Results& results, const CountedRows& rows) const;
 };
 
-using Target = std::variant<CountsTarget, RecallTarget, ShadowTarget, SampleTarget>;
+using Target = std::variant<CountsTarget, RecallTarget, ShadowTarget, ExpertsTarget, SampleTarget>;
 
 }  // namespace eta::cuda

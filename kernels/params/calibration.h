@@ -12,7 +12,7 @@ namespace eta {
 
 // Counts of each decode row's keys with S >= tau_eff, and of those of them that are in admitted
 // blocks or the tail. Their quotient is the recall of the selection. The op reads every key, so it
-// is for evaluation only.
+// is for evaluation only. REQUIRES: no window.
 struct RecallParams {
   AttentionParams attention;
   int64_t* above;           // [HQ], added to; host
@@ -22,7 +22,8 @@ struct RecallParams {
 // What chosen decode rows would have had from full attention, beside what they got. Per query head:
 // `mass`, the share of full attention's softmax that lies on keys which the head attended to, and
 // `error`, |out - full| / |full| over the head's d outputs (0 where |full| is 0). The op follows
-// the DecodeAttention of the same step and reads every key of the chosen rows.
+// the DecodeAttention of the same step and reads every key of the chosen rows. A head's sink counts
+// among what it attended to. REQUIRES: no window.
 struct ShadowParams {
   AttentionParams attention;      // as DecodeAttention had it
   std::span<const int32_t> rows;  // host; decode rows of the step, ascending

@@ -5,14 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
 
 #include "kernels/tensor_view.h"
 
 namespace eta {
 
-class Matrix;
+class ExpertStack;
 
 // Which experts the rows of a step go to. The rows of an expert have places side by side, in the
 // order of rows; an expert's places follow those of the expert before it.
@@ -64,8 +62,8 @@ struct MultiplyExpertsParams {
   TensorView x;  // [R k, K], or [rows, K] if `by_rows`: a place takes its row
   bool by_rows;
   ExpertChoice choice;
-  std::span<const std::unique_ptr<Matrix>> weights;  // host; [E] of [N, K]
-  TensorView out;                                    // [R k, N]
+  const ExpertStack* weights;  // of [N, K]
+  TensorView out;              // [R k, N]
 };
 
 // out += what a row's experts gave, weighed, summed from the first rank to the last.

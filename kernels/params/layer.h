@@ -78,7 +78,8 @@ struct RopeParams {
 // Stores the rows' K and V, rounded to the cache's type, and writes the record of every block that
 // this fills (eta-semantics.md, "Block index"). The running V total of block j is the sum of the
 // stored V over positions 0 .. (j+1)*b - 1, built as total(j-1) + sum(block j). So it depends on
-// the tokens alone, not on how the prompt was cut, and is right for shared prefixes too.
+// the tokens alone, not on how the prompt was cut, and is right for shared prefixes too. Without
+// kv.records it writes no record and reads no block but those of the rows.
 struct AppendKvParams {
   TensorView k;  // [R, HKV * d], post-RoPE, if the layer has it
   TensorView v;  // [R, HKV * d]

@@ -73,6 +73,7 @@ struct SelectBlocksParams {
   float softmax_scale;  // s = 1/sqrt(d)
   BlockSelection selection;
   AttentionCounts counts;
+  const float* sinks = nullptr;  // [HQ], as of AttentionParams; rows with relative thresholds
 
   bool operator==(const SelectBlocksParams&) const = default;
 };
@@ -87,6 +88,7 @@ struct ListBlocksParams {
   KvGeometry geometry;
   BlockSelection selection;
   AttentionCounts counts;
+  int32_t table = 0;  // the layer's KvLayerView::table
 
   bool operator==(const ListBlocksParams&) const = default;
 };
@@ -103,6 +105,7 @@ struct SelectPrefillParams {
   float softmax_scale;  // s = 1/sqrt(d)
   PrefillSelection selection;
   AttentionCounts counts;
+  const float* sinks = nullptr;  // [HQ], likewise
 
   bool operator==(const SelectPrefillParams&) const = default;
 };
@@ -128,6 +131,13 @@ struct AttentionParams {
   // Prefill only: the output of the last SelectPrefillBlocks, same rows. REQUIRES: `admitted` is
   // not null if a row is of sparse prefill.
   PrefillSelection prefill{};
+  // W: the row at position t attends to keys max(0, t - W + 1) .. t alone, to all of them and
+  // without a gate, and `selection`, `prefill` and `thresholds` are not read, nor a sequence's
+  // AttentionOptions. 0: no window.
+  int32_t window = 0;
+  // [HQ]: a logit of each query head that joins the softmax's denominator alone (eta-semantics.md,
+  // "Learned sinks"). Null: none.
+  const float* sinks = nullptr;
 
   bool operator==(const AttentionParams&) const = default;
 };

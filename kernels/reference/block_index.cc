@@ -92,7 +92,7 @@ void WriteMomentRecord(const KvPages& pages, int32_t block, int32_t kv_head) {
 void WriteValueTotal(const KvPages& pages, const SequenceRows& sequence, int32_t ordinal,
                      int32_t kv_head) {
   const int32_t b = pages.geometry().block_size;
-  const int32_t block = KvPages::Block(sequence, ordinal);
+  const int32_t block = pages.Block(sequence, ordinal);
   const Record record = pages.RecordOf(block, kv_head);
   for (int32_t i = 0; i < pages.geometry().head_dim; ++i) {
     double sum = 0.0;
@@ -100,8 +100,7 @@ void WriteValueTotal(const KvPages& pages, const SequenceRows& sequence, int32_t
       sum += pages.Value(static_cast<int64_t>(block) * b + t, kv_head, i);
     }
     const double before =
-        ordinal > 0 ? pages.RecordOf(KvPages::Block(sequence, ordinal - 1), kv_head).v_total[i]
-                    : 0.0;
+        ordinal > 0 ? pages.RecordOf(pages.Block(sequence, ordinal - 1), kv_head).v_total[i] : 0.0;
     record.v_total[i] = before + sum;
   }
 }
@@ -128,8 +127,8 @@ KvLayout KvPages::Layout(const KvGeometry& geometry) {
   return {rows_per_block * RowBytes(geometry), heads * RecordBytes(geometry)};
 }
 
-int32_t KvPages::Block(const SequenceRows& sequence, int64_t ordinal) {
-  return sequence.block_table[static_cast<size_t>(ordinal)];
+int32_t KvPages::Block(const SequenceRows& sequence, int64_t ordinal) const {
+  return sequence.table(kv_.table)[static_cast<size_t>(ordinal)];
 }
 
 int64_t KvPages::Slot(const SequenceRows& sequence, int32_t position) const {
@@ -202,10 +201,11 @@ void AppendKv(const BatchView& batch, const AppendKvParams& params) {
                   params.v.row(row.index) + h * d);
     }
   });
+  if (params.kv.records == nullptr) return;
   ForEachRow(batch, [&](const Row& row) {
     if (row.num_keys() % params.geometry.block_size != 0) return;
     const int32_t filled = row.num_full_blocks(params.geometry.block_size) - 1;
-    const int32_t block = KvPages::Block(row.sequence, filled);
+    const int32_t block = pages.Block(row.sequence, filled);
     for (int32_t h = 0; h < params.geometry.num_kv_heads; ++h) {
       if (params.geometry.index == IndexKind::kOutlier) {
         WriteOutlierRecord(pages, params.kv, block, h);

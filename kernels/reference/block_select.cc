@@ -47,7 +47,7 @@ std::vector<float> Bounds(const ScreenParams& params, const KvPages& pages, cons
   const std::span query(q, static_cast<size_t>(params.geometry.head_dim));
   std::vector<float> bounds;
   for (int32_t j = 0; j < row.num_full_blocks(params.geometry.block_size); ++j) {
-    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    const Record record = pages.RecordOf(pages.Block(row.sequence, j), kv_head);
     bounds.push_back(BoundOf(record.View(params.geometry), query, params.softmax_scale).At(z));
   }
   return bounds;
@@ -67,7 +67,7 @@ void SelectForKvHead(const SelectBlocksParams& params, const KvPages& pages, con
     const int32_t h = kv_head * group + g;
     const Admission admission =
         AdmitBlocks({params.layer, params.q, params.thresholds, params.num_query_heads,
-                     params.geometry, params.softmax_scale},
+                     params.geometry, params.softmax_scale, params.sinks},
                     pages, row, h);
     int32_t attended = tail;
     for (size_t j = 0; j < admission.blocks.size(); ++j) {
@@ -108,7 +108,8 @@ Admission AdmitBlocks(const ScreenParams& params, const KvPages& pages, const Ro
   if (!options.relative) {
     return Admit(Bounds(params, pages, row, query_head, q), threshold - options.offset, options);
   }
-  const EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale);
+  const float* sink = params.sinks != nullptr ? params.sinks + query_head : nullptr;
+  const EstimatedMass mass = EstimateMass(pages, row, kv_head, q, params.softmax_scale, sink);
   threshold = mass.row + options.relative_c;
   return Admit(mass.blocks, threshold - options.offset, options);
 }

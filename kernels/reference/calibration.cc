@@ -76,7 +76,7 @@ void CountNeeded(const CalibrationParams& params, const KvPages& pages, const Ro
       cells[at.unconditional()] += keys;
       continue;
     }
-    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    const Record record = pages.RecordOf(pages.Block(row.sequence, j), kv_head);
     const BlockBound bound = BoundOf(record.View(params.geometry), q, params.softmax_scale);
     cells[at.needed(NeededZBin(bound, threshold))] += keys;
   }

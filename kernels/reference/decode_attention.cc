@@ -1,10 +1,12 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
 // [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7). Rows with
-// confirmed reads first strike from the list what its keys do not bear out (confirm.cc).
+// confirmed reads first strike from the list what its keys do not bear out (confirm.cc). In a layer
+// with a window a row attends to the keys of its window ("Windows").
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "kernels/reference/ops.h"
@@ -18,7 +20,7 @@ double TotalValue(const KvPages& pages, const Row& row, int32_t kv_head, int32_t
   const int32_t b = pages.geometry().block_size;
   const int32_t n = row.num_full_blocks(b);
   double total = 0.0;
-  if (n > 0) total = pages.RecordOf(KvPages::Block(row.sequence, n - 1), kv_head).v_total[i];
+  if (n > 0) total = pages.RecordOf(pages.Block(row.sequence, n - 1), kv_head).v_total[i];
   for (int32_t t = n * b; t < row.num_keys(); ++t) {
     total += pages.Value(pages.Slot(row.sequence, t), kv_head, i);
   }
@@ -45,7 +47,7 @@ double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_
 // is not gated.
 double GatedLogit(const AttentionParams& params, const Row& row, double score, double threshold,
                   int32_t position) {
-  if (params.gate == Gate::kNone || position == row.position) return score;
+  if (params.gate == Gate::kNone || params.window > 0 || position == row.position) return score;
   if (Tempered(row.sequence, position)) return 0.0;
   return score / (1.0 + std::exp(-params.beta * (score - threshold)));
 }
@@ -57,8 +59,11 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   const int32_t kv_head = query_head / group;
   const float* q = params.q.row(row.index) + static_cast<int64_t>(query_head) * d;
-  const double threshold = static_cast<double>(params.thresholds.row(row.index)[query_head]) -
-                           row.sequence.attention.offset;
+  double threshold = 0.0;
+  if (params.window == 0) {
+    threshold = static_cast<double>(params.thresholds.row(row.index)[query_head]) -
+                row.sequence.attention.offset;
+  }
   const auto num_pruned =
       static_cast<int64_t>(row.num_keys()) - static_cast<int64_t>(positions.size());
 
@@ -72,6 +77,7 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   const double pruned_logit = floor && num_pruned > 0 ? 0.0 : -HUGE_VAL;
   double max = pruned_logit;
   for (const double logit : weights) max = std::max(max, logit);
+  if (params.sinks != nullptr) max = std::max(max, double{params.sinks[query_head]});
   double denominator = 0.0;
   for (double& weight : weights) {
     weight = std::exp(weight - max);
@@ -79,6 +85,7 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
   }
   const double pruned_weight = pruned_logit == 0.0 ? std::exp(-max) : 0.0;
   denominator += pruned_weight * static_cast<double>(num_pruned);
+  if (params.sinks != nullptr) denominator += std::exp(params.sinks[query_head] - max);
 
   for (int32_t i = 0; i < d; ++i) {
     double sum = 0.0;
@@ -91,6 +98,12 @@ void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
     if (pruned_weight > 0.0) sum += pruned_weight * (TotalValue(pages, row, kv_head, i) - admitted);
     out[i] = denominator > 0.0 ? static_cast<float>(sum / denominator) : 0.0f;
   }
+}
+
+std::vector<int32_t> WindowPositions(const Row& row, int32_t window) {
+  std::vector<int32_t> positions(static_cast<size_t>(std::min(row.num_keys(), window)));
+  std::iota(positions.begin(), positions.end(), WindowBegin(row.position, window));
+  return positions;
 }
 
 std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,
@@ -116,11 +129,13 @@ std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row&
 void DecodeAttention(const BatchView& batch, const AttentionParams& params) {
   ForEachRow(batch, RowKind::kDecode, [&](const Row& row) {
     const AttentionOptions& options = row.sequence.attention;
-    if (options.confirm && !options.admit_all) ConfirmReads(params, row);
-    const bool floor = options.uniform_floor && params.gate == Gate::kSilu;
+    const bool windowed = params.window > 0;
+    if (!windowed && options.confirm && !options.admit_all) ConfirmReads(params, row);
+    const bool floor = !windowed && options.uniform_floor && params.gate == Gate::kSilu;
     for (int32_t h = 0; h < params.num_query_heads; ++h) {
-      Attend(params, row, h, AdmittedPositions(params, row, h), floor,
-             params.out.row(row.index) + int64_t{h} * params.geometry.head_dim);
+      Attend(params, row, h,
+             windowed ? WindowPositions(row, params.window) : AdmittedPositions(params, row, h),
+             floor, params.out.row(row.index) + int64_t{h} * params.geometry.head_dim);
     }
   });
 }

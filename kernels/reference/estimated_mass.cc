@@ -18,7 +18,7 @@ constexpr float kEmpty = -std::numeric_limits<float>::infinity();  // log of 0
 }  // namespace
 
 EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
-                           float softmax_scale) {
+                           float softmax_scale, const float* sink) {
   const KvGeometry& geometry = pages.geometry();
   const int32_t b = geometry.block_size;
   const int32_t n = row.num_full_blocks(b);
@@ -29,9 +29,9 @@ EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head
     return LogAdd(sum, static_cast<float>(score));
   };
   EstimatedMass mass;
-  float row_mass = kEmpty;
+  float row_mass = sink != nullptr ? *sink : kEmpty;
   for (int32_t j = 0; j < n; ++j) {
-    const Record record = pages.RecordOf(KvPages::Block(row.sequence, j), kv_head);
+    const Record record = pages.RecordOf(pages.Block(row.sequence, j), kv_head);
     const RecordScores scores =
         ScoresOf(record.View(geometry), {q, static_cast<size_t>(geometry.head_dim)}, softmax_scale);
     mass.blocks.push_back(BlockMass<float>(scores, others));

@@ -58,7 +58,7 @@ void MultiplyExperts(const MultiplyExpertsParams& params) {
     for (; place < params.choice.place_end[e]; ++place) {
       const int64_t from = params.by_rows ? params.choice.rows[place] : place;
       MatMul({.x = params.x.Rows(from, 1),
-              .weight = params.weights[static_cast<size_t>(e)].get(),
+              .weight = params.weights->matrices()[static_cast<size_t>(e)].get(),
               .out = params.out.Rows(place, 1),
               .accumulate = false});
     }

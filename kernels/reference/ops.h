@@ -59,9 +59,9 @@ class KvPages {
 
   const KvGeometry& geometry() const { return geometry_; }
 
-  // The physical block of a block ordinal; and the slot of a position in the pool: block * b +
-  // offset.
-  static int32_t Block(const SequenceRows& sequence, int64_t ordinal);
+  // The physical block of a block ordinal, by the layer's table; and the slot of a position in the
+  // pool: block * b + offset.
+  int32_t Block(const SequenceRows& sequence, int64_t ordinal) const;
   int64_t Slot(const SequenceRows& sequence, int32_t position) const;
 
   float Key(int64_t slot, int32_t kv_head, int32_t i) const;
@@ -88,13 +88,13 @@ double Score(const KvPages& pages, const float* query, int64_t slot, int32_t kv_
              float softmax_scale);
 
 // What the row of relative thresholds compares (eta-semantics.md, "Relative thresholds"), in
-// float32: l_j of every full block; and Lhat, for a query head [d].
+// float32: l_j of every full block; and Lhat, for a query head [d] with the logit `sink`, or null.
 struct EstimatedMass {
   std::vector<float> blocks;  // [N]
   float row = 0.0f;
 };
 EstimatedMass EstimateMass(const KvPages& pages, const Row& row, int32_t kv_head, const float* q,
-                           float softmax_scale);
+                           float softmax_scale, const float* sink);
 
 // What selection takes of its op's parameters.
 struct ScreenParams {
@@ -104,6 +104,7 @@ struct ScreenParams {
   int32_t num_query_heads;
   KvGeometry geometry;
   float softmax_scale;
+  const float* sinks;  // [HQ] or null
 };
 
 // The full blocks of a row that one query head admits, pinned and rescued ones too.
@@ -128,6 +129,9 @@ void ConfirmReads(const AttentionParams& params, const Row& row);
 // is zero.
 void Attend(const AttentionParams& params, const Row& row, int32_t query_head,
             std::span<const int32_t> positions, bool floor, float* out);
+
+// The positions of the row's window.
+std::vector<int32_t> WindowPositions(const Row& row, int32_t window);
 
 // The positions that query head `query_head` of a decode row attends to: its blocks and the tail.
 std::vector<int32_t> AdmittedPositions(const AttentionParams& params, const Row& row,

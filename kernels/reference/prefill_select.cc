@@ -42,7 +42,7 @@ void SelectForKvHead(const SelectPrefillParams& params, const KvPages& pages, co
   for (int32_t g = 0; g < group; ++g) {
     const Admission admission =
         AdmitBlocks({params.layer, params.q, params.thresholds, params.num_query_heads,
-                     params.geometry, params.softmax_scale},
+                     params.geometry, params.softmax_scale, params.sinks},
                     pages, row, kv_head * group + g);
     int32_t attended = tail;
     for (int32_t j = 0; j < n; ++j) {

@@ -132,7 +132,7 @@ class ReferenceBackend final : public Backend, public ExpertOps {
     reference::CollectCalibration(batch_, params);
   }
   void SwiGlu(const SwiGluParams& params) override { reference::SwiGlu(params); }
-  ExpertOps* experts() override { return this; }
+  ExpertOps& experts() override { return *this; }
   void RouteRows(const RouteRowsParams& params) override { reference::RouteRows(batch_, params); }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
     reference::MultiplyExperts(params);

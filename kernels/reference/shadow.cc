@@ -12,7 +12,8 @@
 namespace eta::reference {
 namespace {
 
-// log-sum-exp of the gated logits of the row's keys at `positions`.
+// log-sum-exp of the gated logits of the row's keys at `positions`, and of the head's sink: every
+// head attends to that.
 double LogMass(const AttentionParams& params, const Row& row, int32_t query_head,
                const std::vector<int32_t>& positions) {
   const KvPages pages(params.geometry, params.kv);
@@ -22,6 +23,10 @@ double LogMass(const AttentionParams& params, const Row& row, int32_t query_head
                            row.sequence.attention.offset;
   std::vector<double> logits;
   double max = -HUGE_VAL;
+  if (params.sinks != nullptr) {
+    max = params.sinks[query_head];
+    logits.push_back(max);
+  }
   for (const int32_t t : positions) {
     const double score =
         Score(pages, q, pages.Slot(row.sequence, t), kv_head, params.softmax_scale);
@@ -58,7 +63,7 @@ void MeasureShadow(const BatchView& batch, const ShadowParams& params) {
     for (int32_t h = 0; h < attention.num_query_heads; ++h) {
       const std::vector<int32_t> admitted = AdmittedPositions(attention, row, h);
       const size_t at = next * static_cast<size_t>(attention.num_query_heads) + h;
-      params.mass[at] = admitted.empty()
+      params.mass[at] = admitted.empty() && attention.sinks == nullptr
                             ? 0.0f
                             : static_cast<float>(std::exp(LogMass(attention, row, h, admitted) -
                                                           LogMass(attention, row, h, all)));

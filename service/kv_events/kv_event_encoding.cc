@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -36,16 +35,20 @@ class EventList {
     if (first.kind == KvEvent::Kind::kCleared) {
       Add("AllBlocksCleared", {});
     } else if (first.kind == KvEvent::Kind::kRemoved) {
-      Add("BlockRemoved", {{"block_hashes", std::move(hashes)}, {"medium", kMedium}});
+      Fields fields = {{"block_hashes", std::move(hashes)}, {"medium", kMedium}};
+      if (first.block->group) fields.emplace_back("group_idx", first.block->group->index);
+      Add("BlockRemoved", fields);
     } else {
       const auto& parent = first.block->parent;
-      Add("BlockStored", {{"block_hashes", std::move(hashes)},
-                          {"parent_block_hash", parent ? HashOf(*parent) : Json()},
-                          {"token_ids", std::move(tokens)},
-                          {"block_size", first.block->tokens.size()},
-                          {"lora_id", Json()},
-                          {"medium", kMedium},
-                          {"lora_name", Json()}});
+      Fields fields = {{"block_hashes", std::move(hashes)},
+                       {"parent_block_hash", parent ? HashOf(*parent) : Json()},
+                       {"token_ids", std::move(tokens)},
+                       {"block_size", first.block->tokens.size()},
+                       {"lora_id", Json()},
+                       {"medium", kMedium},
+                       {"lora_name", Json()}};
+      if (first.block->group) AddGroup(*first.block->group, fields);
+      Add("BlockStored", fields);
     }
     return end;
   }
@@ -53,9 +56,17 @@ class EventList {
   Json Release() { return std::move(list_); }
 
  private:
-  using Fields = std::initializer_list<std::pair<const char*, Json>>;
+  using Fields = std::vector<std::pair<const char*, Json>>;
 
-  void Add(const char* type, Fields fields) {
+  void AddGroup(const KvGroup& group, Fields& fields) const {
+    if (encoding_ == KvEventEncoding::kArray) fields.emplace_back("extra_keys", Json());
+    fields.emplace_back("group_idx", group.index);
+    fields.emplace_back("kv_cache_spec_kind", SpecKind(group));
+    fields.emplace_back("kv_cache_spec_sliding_window",
+                        group.window > 0 ? Json(group.window) : Json());
+  }
+
+  void Add(const char* type, const Fields& fields) {
     if (encoding_ == KvEventEncoding::kArray) {
       Json event = Json::array({type});
       for (const auto& [name, value] : fields) event.push_back(value);

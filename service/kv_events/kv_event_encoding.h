@@ -8,8 +8,14 @@
 //   {"type": "BlockRemoved", "block_hashes": [...], "medium": "GPU"}
 //   {"type": "AllBlocksCleared"}
 //
+// Of a model with several groups of layers there is more: "extra_keys": nil (as an array only),
+// "group_idx", "kv_cache_spec_kind": "full_attention" or "sliding_window", and then
+// "kv_cache_spec_sliding_window": tokens (nil of full layers) behind the fields of BlockStored, and
+// "group_idx" behind those of BlockRemoved. A block has one hash in all groups. Group 0 is of full
+// layers, unless the model has none.
+//
 // Blocks of one prompt that follow each other are one event. The hashes are unsigned. The medium is
-// "GPU" on every device: so readers call the memory that the engine computes from. There are no
+// "GPU" on every device: so readers call the memory that the engine computes from. No block has
 // extra keys: readers know no tenants and no profiles, and would find no block under them.
 #pragma once
 

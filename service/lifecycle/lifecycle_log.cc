@@ -46,10 +46,11 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
                         std::string(Name(info.kv_dtype)) + ", " + std::string(Name(info.index)) +
                         " records in " + std::string(Name(info.index_dtype)) + "; " +
                         CpusInWords(cpus);
-  const int32_t max_context = ContextLimit(info.config, flags.engine.limits.max_context);
-  if (max_context < flags.engine.limits.max_context) {
-    absl::StrAppend(&message, "; the model's sliding window limits a request to ", max_context,
-                    " tokens");
+  const int32_t max_context = flags.engine.limits.max_context;
+  const int32_t windows = info.config.num_layers - info.config.num_full_layers();
+  if (windows > 0) {
+    absl::StrAppend(&message, "; ", windows, " of ", info.config.num_layers,
+                    " layers see a window of ", info.config.sliding_window, " tokens");
   }
   LogEvent event(LogLevel::kInfo, "start", message);
   event.Add("version", ETA_VERSION)

@@ -84,6 +84,10 @@ void FillServer(const ServerStatus& status, v1::ServerInfo& out) {
   kv.set_blocks(info.num_blocks);
   kv.set_weight_bytes(static_cast<int64_t>(info.weight_bytes));
   kv.set_kv_bytes(static_cast<int64_t>(info.kv_bytes));
+  const int32_t full_layers = info.config.num_full_layers();
+  if (full_layers == info.config.num_layers) return;
+  kv.set_full_layers(full_layers);
+  kv.set_window(info.config.sliding_window);
 }
 
 void FillLoad(const ServerStatus& status, v1::EngineLoad& out) {

@@ -71,8 +71,9 @@ pb::GetLoadsResponse VllmLoads(const EngineInfo& model, const EngineSnapshot& en
   load.set_num_running_reqs(engine.running);
   load.set_num_waiting_reqs(engine.waiting);
   load.set_num_total_reqs(engine.running + engine.waiting);
-  load.set_num_used_tokens(Clamped(int64_t{engine.blocks_used} * model.block_size));
-  load.set_max_total_num_tokens(Clamped(int64_t{model.num_blocks} * model.block_size));
+  load.set_num_used_tokens(
+      Clamped(engine.blocks_used * model.pool_tokens / std::max(1, model.num_blocks)));
+  load.set_max_total_num_tokens(Clamped(model.pool_tokens));
   load.set_token_usage(Share(engine.blocks_used, model.num_blocks));
   load.set_gen_throughput(counted.tokens_per_second);
   load.set_cache_hit_rate(Share(cached_tokens, prompt_tokens));

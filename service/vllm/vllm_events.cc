@@ -23,12 +23,18 @@ void AddRun(const std::vector<KvEvent>& events, size_t begin, size_t end,
     events_pb::KvBlocksRemoved& removed = *message.mutable_removed();
     removed.set_tier(events_pb::KV_CACHE_TIER_DEVICE);
     removed.set_medium(kMedium);
+    if (events[begin].block->group) removed.set_group_idx(events[begin].block->group->index);
     for (size_t i = begin; i < end; ++i) removed.add_block_hashes(events[i].block->hash);
     return;
   }
   events_pb::KvBlocksStored& stored = *message.mutable_stored();
   stored.set_tier(events_pb::KV_CACHE_TIER_DEVICE);
   stored.set_medium(kMedium);
+  if (const auto& group = events[begin].block->group) {
+    stored.set_group_idx(group->index);
+    stored.set_kv_cache_spec_kind(SpecKind(*group));
+    if (group->window > 0) stored.set_kv_cache_spec_sliding_window(group->window);
+  }
   const auto& parent = events[begin].block->parent;
   if (parent) stored.set_parent_block_hash(*parent);
   for (size_t i = begin; i < end; ++i) {

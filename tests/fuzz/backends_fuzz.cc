@@ -1,7 +1,7 @@
 // Any bytes as a ragged attention step, on the reference and on the CPU backend: the same blocks
 // are selected, the same keys counted, and the outputs and their shadows agree within the unit
 // tests' tolerance, which is for keys of size 1. Then biases, norms of heads and the rotation of a
-// sequence's rows.
+// sequence's rows, the same rows in a layer with a window, and a layer's experts.
 //
 // Shapes, options, rows, forks and thresholds come from the bytes; keys, values and queries are
 // normal numbers drawn from a seed of them. Thresholds keep clear of every bound, so that counts
@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "kernels/params/experts.h"
 #include "kernels/params/layer.h"
 #include "kernels/rope_scaling.h"
 #include "tests/testing/fuzz/input_reader.h"
@@ -282,6 +285,106 @@ void CheckRowOps(InputReader& reader, const AttentionCase& made, Device& referen
   }
 }
 
+// A layer's experts: the same choice to the last place, and nearly the same sums.
+void CheckExperts(InputReader& reader, uint64_t seed, Device& reference, Device& cpu) {
+  using eta::testing::HostTensor;
+  using eta::testing::Normal;
+  const int32_t experts = reader.Int(1, 40);
+  const int32_t per_row = reader.Int(1, std::min(experts, 8));
+  const int32_t rows = reader.Int(1, 20);
+  const int32_t dim = reader.Int(1, 80);
+  const int32_t width = reader.Int(1, 40);
+  const auto dtype =
+      reader.Pick({eta::DType::kFloat32, eta::DType::kFloat16, eta::DType::kBFloat16});
+  const bool normalise = reader.Bool();
+  eta::testing::Random random(seed + 2);
+  HostTensor logits = Normal(random, rows, experts, reader.Pick({1.0f, 0.0f, 30.0f}));
+  for (int n = reader.Pick({0, 0, 2}); n > 0; --n) {
+    logits.data[reader.Raw<uint16_t>() % logits.data.size()] = reader.Pick(
+        {std::numeric_limits<float>::quiet_NaN(), -0.0f, std::numeric_limits<float>::infinity()});
+  }
+  const HostTensor x = Normal(random, rows, dim);
+  const HostTensor onto = Normal(random, rows, dim);
+  std::vector<HostTensor> up;
+  std::vector<HostTensor> down;
+  for (int32_t e = 0; e < experts; ++e) {
+    up.push_back(Normal(random, 2 * width, dim, 1.0f / std::sqrt(static_cast<float>(dim))));
+    down.push_back(Normal(random, dim, width, 1.0f / std::sqrt(static_cast<float>(width))));
+  }
+  const std::vector<int32_t> tokens(static_cast<size_t>(rows));
+  const eta::SequenceRows sequence = {.num_rows = rows};
+  const auto places = static_cast<size_t>(rows * per_row);
+  HostTensor sums[2];
+  std::vector<int32_t> chosen[2];
+  for (Device* on : {&reference, &cpu}) {
+    const auto stack = [&](const std::vector<HostTensor>& weights) {
+      std::vector<std::unique_ptr<eta::Matrix>> matrices;
+      for (const HostTensor& weight : weights) {
+        std::vector<std::byte> storage;
+        const eta::HostMatrix host = ToHostMatrix(weight, dtype, storage);
+        matrices.push_back(*(*on)->Pack({&host, 1}, eta::WeightFormat::kNative));
+      }
+      return *(*on)->experts().Stack(std::move(matrices));
+    };
+    const auto gate_up = stack(up);
+    const auto back = stack(down);
+    const auto integers = [&](size_t count) { return on->Put(std::vector<int32_t>(count)); };
+    const eta::ExpertChoice choice = {.num_experts = experts,
+                                      .per_row = per_row,
+                                      .experts = integers(places),
+                                      .weights = on->Put(std::vector<float>(places)),
+                                      .places = integers(places),
+                                      .rows = integers(places),
+                                      .place_end = integers(static_cast<size_t>(experts))};
+    const auto count = static_cast<int64_t>(places);
+    const eta::TensorView wide = on->Empty(count, 2 * width);
+    const eta::TensorView activated = on->Empty(count, width);
+    const eta::TensorView narrow = on->Empty(count, dim);
+    const eta::TensorView out = on->Put(onto);
+    std::vector<int32_t> rows_of_experts(static_cast<size_t>(experts));
+    (*on)->Plan({tokens, {&sequence, 1}});
+    eta::ExpertOps& ops = (*on)->experts();
+    ops.RouteRows({on->Put(logits), normalise, choice, rows_of_experts.data()});
+    ops.MultiplyExperts({on->Put(x), true, choice, gate_up.get(), wide});
+    (*on)->SwiGlu({wide, activated});
+    ops.MultiplyExperts({activated, false, choice, back.get(), narrow});
+    ops.AddExperts({narrow, choice, out});
+    Require((*on)->Finish().ok());
+    const bool is_cpu = on == &cpu;
+    sums[is_cpu] = on->Get(out);
+    for (const int32_t* part : {choice.experts, choice.places, choice.rows}) {
+      const std::vector<int32_t> values = on->Get(part, places);
+      chosen[is_cpu].insert(chosen[is_cpu].end(), values.begin(), values.end());
+    }
+    chosen[is_cpu].insert(chosen[is_cpu].end(), rows_of_experts.begin(), rows_of_experts.end());
+  }
+  Require(chosen[0] == chosen[1]);
+  for (int32_t r = 0; r < rows; ++r) {
+    const bool spoilt = std::isnan(sums[0].row(r)[0]);
+    Require(spoilt == std::isnan(sums[1].row(r)[0]));
+    if (spoilt) continue;
+    Require(eta::testing::RelativeError(sums[1].row(r), sums[0].row(r), dim) < 1e-4);
+  }
+}
+
+// The rows in a layer with a window, which has a block table of its own: any window, shorter than a
+// block or longer than the context.
+void CheckWindow(InputReader& reader, AttentionCase& made, Device& reference, Device& cpu) {
+  made.window =
+      reader.Bool() ? reader.Int(1, 3 * made.geometry.block_size) : reader.Int(1, 1 << 30);
+  made.table = reader.Int(0, 2);
+  const AttentionResult want = AttentionStep(reference, made).Run();
+  const AttentionResult got = AttentionStep(cpu, made).Run();
+  const double tolerance =
+      KeySize(made) * (made.geometry.dtype == eta::DType::kFloat32 ? 1e-5 : 2e-3);
+  for (int64_t r = 0; r < want.out.rows; ++r) {
+    for (int64_t at = 0; at < want.out.cols; at += made.geometry.head_dim) {
+      Require(eta::testing::RelativeError(got.out.row(r) + at, want.out.row(r) + at,
+                                          made.geometry.head_dim) < tolerance);
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -289,6 +392,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AttentionCase made = Shapes(reader);
   eta::testing::Random random(made.seed);
   ChooseIndex(reader, random, made);
+  // Not read, as above.
+  if (made.seed % 3 == 0) eta::testing::AddSinks(made.seed, made);
+  made.table = static_cast<int32_t>(made.seed % 2);
   int64_t rows = 0;
   for (int n = reader.Int(1, 4); n > 0; --n) {
     AddSequence(reader, random, made);
@@ -307,5 +413,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const AttentionResult got = AttentionStep(cpu, made).Run();
   CheckSame(made, wanted, got, want);
   CheckRowOps(reader, made, reference, cpu);
+  CheckExperts(reader, made.seed, reference, cpu);
+  CheckWindow(reader, made, reference, cpu);
   return 0;
 }

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/kv_events/kv_event_feed.h"
 #include "engine/batching/kv_events/kv_event_recorder.h"
 #include "nlohmann/json.hpp"

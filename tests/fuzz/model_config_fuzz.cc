@@ -10,6 +10,7 @@
 #include "engine/base/json/json_check.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/model/generation_config.h"
+#include "engine/model/layer_groups.h"
 #include "engine/model/model_config.h"
 #include "engine/model/rope/rope_base.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -72,6 +73,29 @@ void CheckExperts(const eta::ModelConfig& config) {
   Require(with >= 1 && with * config.num_experts <= eta::ModelConfig::kMaxExpertsOfModel);
 }
 
+// Every layer has a window of the model's or none, and a place in a group of its kind.
+void CheckWindows(const eta::ModelConfig& config) {
+  using eta::fuzz::Require;
+  Require(config.sliding_window >= 0);
+  int32_t with = 0;
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    const int32_t window = config.layer(i).window;
+    Require(window == 0 || window == config.sliding_window);
+    with += window > 0 ? 1 : 0;
+  }
+  Require((with > 0) == (config.sliding_window > 0));
+  Require(config.num_full_layers() + with == config.num_layers);
+  const eta::LayerGroups groups = eta::GroupLayers(config);
+  Require(groups.slots >= 1 && groups.slots <= config.num_layers);
+  Require(static_cast<int32_t>(groups.places.size()) == config.num_layers);
+  for (const auto& place : groups.places) {
+    Require(place.group >= 0 && place.group < groups.size());
+    Require(place.slot >= 0 && place.slot < groups.slots);
+  }
+  const eta::ModelConfig served = eta::ForContext(config, 4096);
+  for (const eta::LayerKind& layer : served.layers) Require(layer.window < 4096);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -92,9 +116,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->bos_id >= config->vocab_size) std::abort();
   CheckRope(*config);
   CheckExperts(*config);
-  if (config->sliding_window < 0) std::abort();
-  const int32_t limit = eta::ContextLimit(*config, 4096);
-  if (limit < 1 || limit > 4096) std::abort();
+  CheckWindows(*config);
   if (config->sink_blocks < 0 || config->sink_blocks > 1024) std::abort();
   if (config->temper_special && config->gate == eta::Gate::kNone) std::abort();
   if (config->has_predictor && config->has_relative_thresholds()) std::abort();

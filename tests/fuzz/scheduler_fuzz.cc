@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/scheduler.h"
 #include "tests/testing/fuzz/input_reader.h"
 

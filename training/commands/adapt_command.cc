@@ -140,7 +140,9 @@ absl::Status AdaptCommand::Run() {
     return InvalidField("held_out", "is needed: the block union is measured on it");
   }
   ASSIGN_OR_RETURN(const Checkpoint original, Checkpoint::Open(model));
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(original.config_json()));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(original.config_json()));
+  // Of sequences within its window every layer sees all keys.
+  config = ForContext(std::move(config), run.sequence_tokens);
   RETURN_IF_ERROR(ValidateTensors(config, original.tensors()));
   ASSIGN_OR_RETURN(const ModelSpec spec, Spec(config));
   ASSIGN_OR_RETURN(const std::string fingerprint, ModelFingerprint(config, original));

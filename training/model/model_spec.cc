@@ -38,6 +38,11 @@ absl::Status ValidateSpec(const ModelSpec& spec) {
     return absl::UnimplementedError(
         absl::StrCat("model: num_experts ", config.num_experts, ": experts are not trained"));
   }
+  if (config.num_full_layers() < config.num_layers) {
+    return absl::UnimplementedError(
+        absl::StrCat("model: sliding_window ", config.sliding_window,
+                     ": windows shorter than a sequence are not trained"));
+  }
   if (config.num_kv_heads < 1 || config.num_query_heads % config.num_kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("model: ", config.num_query_heads,
                                                    " query heads are no multiple of ",

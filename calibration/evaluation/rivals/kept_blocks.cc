@@ -55,11 +55,11 @@ void KeptLayer::Box(Block& block) const {
   }
 }
 
-void KeptLayer::KeepBlock(const SequenceRows& rows, const HostRows& keys, const HostRows* values,
-                          int32_t ordinal, int32_t kv_head, bool box) {
+void KeptLayer::KeepBlock(const SequenceRows& rows, int32_t table, const HostRows& keys,
+                          const HostRows* values, int32_t ordinal, int32_t kv_head, bool box) {
   const int32_t b = geometry_.block_size;
   const int32_t end = std::min(rows.position + rows.num_rows, (ordinal + 1) * b);
-  Block& kept = blocks_[Index(rows.block_table[static_cast<size_t>(ordinal)], kv_head)];
+  Block& kept = blocks_[Index(rows.table(table)[static_cast<size_t>(ordinal)], kv_head)];
   for (int32_t t = std::max(rows.position, ordinal * b); t < end; ++t) {
     const int64_t row = rows.row_begin + t - rows.position;
     const int64_t column = int64_t{kv_head} * geometry_.head_dim;
@@ -72,6 +72,7 @@ void KeptLayer::KeepBlock(const SequenceRows& rows, const HostRows& keys, const 
 void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backend& backend,
                      const KeptParts& parts, cpu::Workers& workers) {
   if (!parts.records && !parts.keys && !parts.boxes && !parts.values) return;
+  if (params.kv.records == nullptr) return;  // nothing is selected in the layer
   // With this copy the records are there too.
   const HostRows keys(backend, params.k, batch.num_rows());
   std::optional<HostRows> values;
@@ -79,21 +80,22 @@ void KeptLayer::Keep(const BatchView& batch, const AppendKvParams& params, Backe
   const int32_t b = geometry_.block_size;
   const int32_t kv_heads = geometry_.num_kv_heads;
   for (const SequenceRows& rows : batch.sequences) {
-    for (const int32_t block : rows.block_table) {
+    const std::span<const int32_t> table = rows.table(params.kv.table);
+    for (const int32_t block : table) {
       blocks_.resize(std::max(blocks_.size(), Index(block + 1, 0)));
     }
     const int32_t end = rows.position + rows.num_rows;
     const int32_t first = rows.position / b;
     if (parts.keys || parts.boxes || parts.values) {
       workers.Run(int64_t{(end + b - 1) / b - first} * kv_heads, [&](int64_t task, int) {
-        KeepBlock(rows, keys, values ? &*values : nullptr,
+        KeepBlock(rows, params.kv.table, keys, values ? &*values : nullptr,
                   first + static_cast<int32_t>(task / kv_heads),
                   static_cast<int32_t>(task % kv_heads), parts.boxes);
       });
     }
     if (!parts.records) continue;
     for (int32_t ordinal = first; ordinal < end / b; ++ordinal) {
-      const int32_t block = rows.block_table[static_cast<size_t>(ordinal)];
+      const int32_t block = table[static_cast<size_t>(ordinal)];
       for (int32_t h = 0; h < kv_heads; ++h) {
         blocks_[Index(block, h)].record = backend.ReadRecord(geometry_, params.kv, block, h);
       }

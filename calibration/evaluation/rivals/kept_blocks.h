@@ -76,8 +76,8 @@ class KeptLayer {
   const Block& At(int32_t block, int32_t kv_head) const { return blocks_[Index(block, kv_head)]; }
   // The keys of `rows` that lie in one of their blocks, and their values if there are any; the
   // block's box too, if `box` and it is full.
-  void KeepBlock(const SequenceRows& rows, const HostRows& keys, const HostRows* values,
-                 int32_t ordinal, int32_t kv_head, bool box);
+  void KeepBlock(const SequenceRows& rows, int32_t table, const HostRows& keys,
+                 const HostRows* values, int32_t ordinal, int32_t kv_head, bool box);
   void KeepKey(Block& block, int32_t offset, const float* key) const;
   void KeepValue(Block& block, int32_t offset, const float* value) const;
   void Box(Block& block) const;

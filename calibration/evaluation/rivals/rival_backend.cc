@@ -167,7 +167,8 @@ void RivalBackend::ChooseFor(Selecting& selecting, const ChosenRow& row, int32_t
   for (int32_t j = 0; j < full; ++j) {
     if (IsAlwaysRead(options, j, full)) std::ranges::fill(of_block(j), uint8_t{1});
   }
-  const RowBlocks blocks = {selecting.layer, row.sequence.block_table, kv_head, row.num_keys};
+  const RowBlocks blocks = {selecting.layer, row.sequence.table(selecting.params.kv.table), kv_head,
+                            row.num_keys};
   RivalHead head = HeadOf(selecting, row, query_head, blocks);
   head.seen = seen;
   if (selecting.params.layer < rival_->dense_layers()) {
@@ -205,8 +206,8 @@ void RivalBackend::SampleBounds(const Selecting& selecting) {
     SampledBounds& sampled = (*sample_)[before + i];
     sampled = {.layer = params.layer, .num_keys = row.num_keys, .bounds = {}};
     for (int32_t h = 0; h < params.num_query_heads; ++h) {
-      const RowBlocks blocks = {selecting.layer, row.sequence.block_table, h / selecting.group(),
-                                row.num_keys};
+      const RowBlocks blocks = {selecting.layer, row.sequence.table(selecting.params.kv.table),
+                                h / selecting.group(), row.num_keys};
       std::vector<float>& bounds = sampled.bounds.emplace_back();
       for (int32_t j = 0; j < blocks.num_full(); ++j) {
         const BlockBound bound =
@@ -247,8 +248,8 @@ void RivalBackend::WatchAll(const Rival& rival, const Selecting& selecting,
     const auto part = std::span(rows).subspan(first, std::min(kRows, rows.size() - first));
     std::vector<RowBlocks> blocks;
     for (const ChosenRow& row : part) {
-      blocks.push_back(
-          {selecting.layer, row.sequence.block_table, head / selecting.group(), row.num_keys});
+      blocks.push_back({selecting.layer, row.sequence.table(selecting.params.kv.table),
+                        head / selecting.group(), row.num_keys});
     }
     std::vector<RivalHead> heads;
     for (size_t j = 0; j < part.size(); ++j) {
@@ -278,7 +279,7 @@ void RivalBackend::ChooseInOrder(Selecting& selecting, const std::vector<ChosenR
       const auto i = static_cast<size_t>(task);
       const auto query_head = static_cast<int32_t>(i / part.size());
       const ChosenRow& row = part[i % part.size()];
-      const RowBlocks blocks = {selecting.layer, row.sequence.block_table,
+      const RowBlocks blocks = {selecting.layer, row.sequence.table(selecting.params.kv.table),
                                 query_head / selecting.group(), row.num_keys};
       seen[i].resize(static_cast<size_t>(row.num_keys));
       rival_->Look(HeadOf(selecting, row, query_head, blocks), seen[i]);
@@ -331,7 +332,7 @@ void RivalBackend::SelectBlocks(const SelectBlocksParams& params) {
   if (chosen.empty()) return ForwardingBackend::SelectBlocks(params);
   ChooseAll(*selecting, chosen);
   ForwardingBackend::ListBlocks({params.q, heads_.data(), params.num_query_heads, params.geometry,
-                                 params.selection, params.counts});
+                                 params.selection, params.counts, params.kv.table});
   if (!rival_->by_key()) return;
   CountKeys(*selecting, chosen);
   by_key_ = std::move(selecting);
@@ -387,7 +388,8 @@ void RivalBackend::DecodeAttention(const AttentionParams& params) {
     const auto query_head = static_cast<int32_t>(task % params.num_query_heads);
     const int32_t kv_head = query_head / chosen->group();
     const AttentionOptions& options = row.sequence.attention;
-    const RowBlocks blocks = {chosen->layer, row.sequence.block_table, kv_head, row.num_keys};
+    const RowBlocks blocks = {chosen->layer, row.sequence.table(chosen->params.kv.table), kv_head,
+                              row.num_keys};
     const std::vector<float> attended = AttendToKeys(
         HeadOf(*chosen, row, query_head, blocks), gate, gate.silu && options.uniform_floor,
         options.shared_reads ? chosen->GroupKeys(row.index, kv_head)

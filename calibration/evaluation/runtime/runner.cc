@@ -1,6 +1,7 @@
 #include "calibration/evaluation/runtime/runner.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -20,9 +21,15 @@ absl::StatusOr<std::unique_ptr<SequenceRunner>> SequenceRunner::Create(
                                 .block_size = options.geometry.block_size,
                                 .index = options.geometry.index}));
   const int32_t block = options.geometry.block_size;
-  const auto num_blocks = static_cast<int32_t>((int64_t{options.max_context} + block - 1) / block);
+  // One sequence has blocks for all of its tokens in every group.
+  const int64_t num_blocks =
+      (int64_t{options.max_context} + block - 1) / block * GroupLayers(model->config()).size();
+  if (num_blocks > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError("max_context: the cache would have too many blocks");
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
-                   KvCache::Create(backend, model->config(), options.geometry, num_blocks));
+                   KvCache::Create(backend, model->config(), options.geometry,
+                                   static_cast<int32_t>(num_blocks)));
   return std::unique_ptr<SequenceRunner>(
       new SequenceRunner(std::move(model), std::move(cache), options));
 }
@@ -31,7 +38,7 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
                                const RunnerOptions& options)
     : model_(std::move(model)),
       cache_(std::move(cache)),
-      max_context_(ContextLimit(model_->config(), options.max_context)),
+      max_context_(options.max_context),
       max_rows_(options.max_rows),
       block_table_(static_cast<size_t>(cache_->num_blocks())),
       row_indices_(static_cast<size_t>(options.max_rows)),
@@ -39,6 +46,11 @@ SequenceRunner::SequenceRunner(std::unique_ptr<Model> model, std::unique_ptr<KvC
       best_(static_cast<size_t>(options.max_rows)) {
   std::iota(row_indices_.begin(), row_indices_.end(), 0);
   std::iota(block_table_.begin(), block_table_.end(), 0);
+  const auto groups = static_cast<size_t>(cache_->groups().size());
+  const size_t blocks = block_table_.size() / groups;
+  for (size_t group = 1; group < groups; ++group) {
+    more_tables_.push_back(std::span(block_table_).subspan(group * blocks, blocks));
+  }
 }
 
 absl::Status SequenceRunner::CheckHeads(const SequenceSettings& settings) const {
@@ -141,7 +153,8 @@ absl::Status SequenceRunner::Run(const RunnerStep& step) {
                              .head_z = settings_.head_z.empty() ? nullptr : settings_.head_z.data(),
                              .tempered = tempered_.words(),
                              .calibrate = step.calibrate,
-                             .block_table = std::span(block_table_).first(blocks)};
+                             .block_table = std::span(block_table_).first(blocks),
+                             .more_tables = more_tables_};
   const BatchView batch = {.tokens = step.tokens, .sequences = std::span(&rows, 1)};
   RETURN_IF_ERROR(model_->Forward(batch, *cache_, step.outputs));
   SampleLogprobs(step);

@@ -92,8 +92,9 @@ class SequenceRunner {
   std::unique_ptr<KvCache> cache_;
   int32_t max_context_;
   int32_t max_rows_;
-  std::vector<int32_t> block_table_;
-  std::vector<int32_t> row_indices_;  // 0 .. max_rows - 1
+  std::vector<int32_t> block_table_;                   // [groups, blocks of the longest sequence]
+  std::vector<std::span<const int32_t>> more_tables_;  // into it, of groups 1, 2, ...
+  std::vector<int32_t> row_indices_;                   // 0 .. max_rows - 1
   std::vector<SampleRow> samples_;
   std::vector<TokenLogprob> best_;  // [max_rows]
   TemperedKeys tempered_;

@@ -61,7 +61,7 @@ int32_t TableBench::Questions(int32_t whole, int32_t small) const {
 
 int32_t TableBench::Context(int32_t whole, int32_t small) const {
   const int32_t wanted = settings_.context > 0 ? settings_.context : (quick() ? small : whole);
-  return std::min(wanted, ContextLimit(config(), config().max_context));
+  return std::min(wanted, config().max_context);
 }
 
 KvGeometry TableBench::Geometry(std::optional<int32_t> block_size,

@@ -14,10 +14,23 @@
 
 namespace eta {
 
+// Of which group of layers a block is. A prompt's block has one hash, and a page in each group.
+struct KvGroup {
+  uint32_t index = 0;
+  uint32_t window = 0;  // 0: full layers
+  bool operator==(const KvGroup&) const = default;
+};
+
+// As vLLM and its routers call it.
+constexpr const char* SpecKind(const KvGroup& group) {
+  return group.window > 0 ? "sliding_window" : "full_attention";
+}
+
 struct KvBlock {
   int64_t hash = 0;
   std::optional<int64_t> parent;  // the block before it; absent: it begins a prompt
   std::vector<int32_t> tokens;    // [block_size]
+  std::optional<KvGroup> group;   // absent: the model has one group
 };
 using KvBlockPtr = std::shared_ptr<const KvBlock>;
 
@@ -28,13 +41,14 @@ struct KvEvent {
 };
 
 // Behind the last event that one message may tell together with events[first]: blocks that were
-// stored one after the other in a prompt, or removed.
+// stored one after the other in a prompt, or removed; all of one group.
 inline size_t EndOfRun(const std::vector<KvEvent>& events, size_t first) {
   size_t end = first + 1;
   for (; end < events.size(); ++end) {
     const KvEvent& last = events[end - 1];
     const KvEvent& next = events[end];
     if (next.kind != last.kind || next.kind == KvEvent::Kind::kCleared) break;
+    if (next.block->group != last.block->group) break;
     if (next.kind == KvEvent::Kind::kStored && next.block->parent != last.block->hash) break;
   }
   return end;

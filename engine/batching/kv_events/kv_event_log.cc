@@ -1,6 +1,7 @@
 #include "engine/batching/kv_events/kv_event_log.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -9,23 +10,27 @@
 namespace eta {
 namespace {
 
-// Each block after its parent, if that is here too.
+// Each block after its parent in the same group of layers, if that is here too.
 std::vector<KvBlockPtr> ParentsFirst(const std::vector<KvBlockPtr>& blocks) {
-  std::unordered_map<int64_t, const KvBlockPtr*> left;
-  left.reserve(blocks.size());
-  for (const KvBlockPtr& block : blocks) left.emplace(block->hash, &block);
+  const auto group_of = [](const KvBlock& block) { return block.group ? block.group->index : 0; };
+  std::map<uint32_t, std::unordered_map<int64_t, const KvBlockPtr*>> left_of_groups;
+  for (const KvBlockPtr& block : blocks) {
+    left_of_groups[group_of(*block)].emplace(block->hash, &block);
+  }
   std::vector<KvBlockPtr> ordered;
   ordered.reserve(blocks.size());
   std::vector<const KvBlockPtr*> chain;
-  for (const KvBlockPtr& block : blocks) {
-    auto next = left.find(block->hash);
-    while (next != left.end()) {
-      chain.push_back(next->second);
-      const std::optional<int64_t> parent = (*next->second)->parent;
-      left.erase(next);
-      next = parent ? left.find(*parent) : left.end();
+  for (auto& [group, left] : left_of_groups) {
+    for (const KvBlockPtr& block : blocks) {
+      auto next = group_of(*block) == group ? left.find(block->hash) : left.end();
+      while (next != left.end()) {
+        chain.push_back(next->second);
+        const std::optional<int64_t> parent = (*next->second)->parent;
+        left.erase(next);
+        next = parent ? left.find(*parent) : left.end();
+      }
+      for (; !chain.empty(); chain.pop_back()) ordered.push_back(*chain.back());
     }
-    for (; !chain.empty(); chain.pop_back()) ordered.push_back(*chain.back());
   }
   return ordered;
 }
@@ -58,13 +63,13 @@ void KvEventLog::Apply(Change& change, std::vector<KvEvent>& events) {
     return;
   }
   if (change.kind == KvEvent::Kind::kStored) {
-    Live& live = live_[change.hash];
+    Live& live = live_[{change.hash, change.group}];
     if (live.holders++ > 0) return;
     live.block = std::move(change.block);
     events.push_back({.kind = change.kind, .block = live.block});
     return;
   }
-  const auto found = live_.find(change.hash);
+  const auto found = live_.find({change.hash, change.group});
   if (found == live_.end() || --found->second.holders > 0) return;
   events.push_back({.kind = change.kind, .block = std::move(found->second.block)});
   live_.erase(found);
@@ -112,7 +117,7 @@ KvEventLog::Snapshot KvEventLog::TakeSnapshot() const {
     const MutexLock lock(mutex_);
     snapshot.sequence = last_sequence_;
     snapshot.blocks.reserve(live_.size());
-    for (const auto& [hash, live] : live_) snapshot.blocks.push_back(live.block);
+    for (const auto& [name, live] : live_) snapshot.blocks.push_back(live.block);
   }
   snapshot.blocks = ParentsFirst(snapshot.blocks);
   return snapshot;

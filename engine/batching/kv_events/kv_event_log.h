@@ -29,10 +29,11 @@ class KvEventLog {
   static constexpr size_t kMaxEvents = size_t{1} << 16;
 
   // What a device says of itself: not yet whether another one has the block too. Of a removal only
-  // the hash counts.
+  // hash and group count.
   struct Change {
     KvEvent::Kind kind;
     int64_t hash;
+    int32_t group = 0;
     KvBlockPtr block;
   };
 
@@ -61,6 +62,18 @@ class KvEventLog {
   Snapshot TakeSnapshot() const EXCLUDES(mutex_);
 
  private:
+  // A hash stands for a block in each group of layers.
+  struct Name {
+    int64_t hash = 0;
+    int32_t group = 0;
+    bool operator==(const Name&) const = default;
+
+    struct Hash {
+      size_t operator()(const Name& name) const {
+        return static_cast<size_t>(name.hash) + static_cast<size_t>(name.group);
+      }
+    };
+  };
   struct Live {
     KvBlockPtr block;
     int32_t holders = 0;  // devices
@@ -71,7 +84,7 @@ class KvEventLog {
   void Keep(KvEventBatch batch) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::unordered_map<int64_t, Live> live_ GUARDED_BY(mutex_);
+  std::unordered_map<Name, Live, Name::Hash> live_ GUARDED_BY(mutex_);
   std::deque<KvEventBatchPtr> kept_ GUARDED_BY(mutex_);
   size_t kept_events_ GUARDED_BY(mutex_) = 0;
   uint64_t last_sequence_ GUARDED_BY(mutex_) = 0;

@@ -22,13 +22,15 @@ class KvEventRecorder {
   static constexpr size_t kMaxPending = size_t{1} << 14;
 
   // `served` names what is the same for all blocks of this process and changes keys and values: the
-  // model and its number formats.
-  KvEventRecorder(std::shared_ptr<KvEventLog> log, std::string_view served);
+  // model and its number formats. `windows`: of the groups of its layers, as LayerGroups has them.
+  KvEventRecorder(std::shared_ptr<KvEventLog> log, std::string_view served,
+                  std::vector<int32_t> windows = {0});
 
-  // A block with these tokens can be found under `key`; `parent`: the key of the block before it in
-  // its prompt, null of the first.
-  void Stored(const PrefixKey& key, const PrefixKey* parent, std::span<const int32_t> tokens);
-  void Removed(const PrefixKey& key);
+  // A block with these tokens can be found under `key` for a group of layers; `parent`: the key of
+  // the block before it in its prompt, null of the first.
+  void Stored(const PrefixKey& key, const PrefixKey* parent, std::span<const int32_t> tokens,
+              int32_t group = 0);
+  void Removed(const PrefixKey& key, int32_t group = 0);
   // After the removal of all.
   void Cleared();
 
@@ -40,6 +42,7 @@ class KvEventRecorder {
 
   const std::shared_ptr<KvEventLog> log_;
   const uint64_t salt_;
+  const std::vector<int32_t> windows_;
   std::vector<KvEventLog::Change> pending_;
 };
 

@@ -15,6 +15,7 @@ namespace eta {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxListedLayers = 1024;  // more than any model may have
 
 // Behind "llama." and the like. One that is not here would change the model in a way that nobody
 // here knows.
@@ -24,6 +25,7 @@ constexpr std::string_view kKnownKeys[] = {
     gguf_key::kKeyDim,
     gguf_key::kNormEps,
     gguf_key::kWindow,
+    gguf_key::kWindowPattern,
     gguf_key::kValueDim,
     gguf_key::kBlocks,
     gguf_key::kContext,
@@ -64,13 +66,15 @@ struct Family {
   std::string_view class_name;
   bool permuted_heads;
   bool has_experts = false;  // in every layer
+  // Its config.json says by layer which ones have a window; of the others all have it.
+  bool windows_by_layer = false;
 };
 constexpr Family kFamilies[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", false, false, true},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", false, false, true},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, true},
-    {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
+    {"smollm3", "smollm3", "SmolLM3ForCausalLM", true, false, true},
 };
 constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM", true};
 
@@ -124,6 +128,42 @@ void RefuseExperts(GgufMetadata& metadata, const std::string& prefix, const Fami
   for (const char* name : refused) {
     const auto experts = metadata.OptionalInteger(prefix + name, 0, kMaxSize);
     if (experts.value_or(0) != 0) metadata.FailUnsupported(prefix + name, "is not supported");
+  }
+}
+
+// Which layers have the window: all, unless the file says which, by a list or by a period, of which
+// the last layer has none. So does llama.cpp.
+std::vector<bool> WindowLayers(GgufMetadata& metadata, const std::string& prefix,
+                               int64_t num_layers) {
+  const std::string key = prefix + gguf_key::kWindowPattern;
+  if (metadata.IsList(key)) {
+    std::vector<bool> layers = metadata.Bools(key);
+    if (static_cast<int64_t>(layers.size()) != num_layers) {
+      metadata.Fail(key, absl::StrCat("must have an entry for each of ", num_layers, " layers"));
+    }
+    return layers;
+  }
+  const int64_t period = metadata.OptionalInteger(key, 0, kMaxSize).value_or(0);
+  std::vector<bool> layers;
+  for (int64_t i = 0; i < std::min(num_layers, kMaxListedLayers); ++i) {
+    layers.push_back(period == 0 || i % period < period - 1);
+  }
+  return layers;
+}
+
+void WriteWindow(GgufMetadata& metadata, const std::string& prefix, const Family& family,
+                 int64_t num_layers, int64_t window, JsonWriter& json) {
+  const std::vector<bool> slides = WindowLayers(metadata, prefix, num_layers);
+  json.Key("sliding_window").Value(window);
+  if (family.model_type != "mistral") json.Key("use_sliding_window").Value(true);
+  if (family.windows_by_layer) {
+    json.Key("layer_types").BeginArray();
+    for (const bool slide : slides) json.Value(slide ? "sliding_attention" : "full_attention");
+    json.End();
+  } else if (std::ranges::count(slides, false) > 0) {
+    metadata.FailUnsupported(prefix + gguf_key::kWindowPattern,
+                             "with layers that have no window is not supported with this "
+                             "architecture");
   }
 }
 
@@ -192,11 +232,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   RefuseExperts(metadata, prefix, family);
   const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
   const auto window = metadata.OptionalInteger(prefix + gguf_key::kWindow, 0, kMaxSize);
-  if (window.value_or(0) > 0 && architecture == "llama") {
-    family = kMistral;
-  } else if (window.value_or(0) > 0) {
-    metadata.FailUnsupported(prefix + gguf_key::kWindow, "is not supported with this architecture");
-  }
+  if (window.value_or(0) > 0 && architecture == "llama") family = kMistral;
 
   GgufConfig config;
   config.permuted_heads = family.permuted_heads;
@@ -228,11 +264,12 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
     json.Key("no_rope_layer_interval").Value(int64_t{kGgufUnrotatedInterval});
   }
   json.Key("num_attention_heads").Value(config.num_query_heads);
-  json.Key("num_hidden_layers").Value(size(gguf_key::kBlocks));
+  const int64_t num_layers = size(gguf_key::kBlocks);
+  json.Key("num_hidden_layers").Value(num_layers);
   json.Key("num_key_value_heads").Value(config.num_kv_heads);
   json.Key("rms_norm_eps").Value(metadata.Real(prefix + gguf_key::kNormEps));
   WriteRope(metadata, prefix, head_dim, rope_factors, json);
-  if (family.model_type == "mistral") json.Key("sliding_window").Value(*window);
+  if (window.value_or(0) > 0) WriteWindow(metadata, prefix, family, num_layers, *window, json);
   json.Key("tie_word_embeddings").Value(!HasTensor(header, "output.weight"));
   json.Key("vocab_size").Value(ReadVocabSize(metadata, header, prefix, tokenizer));
   json.End();

@@ -65,6 +65,11 @@ const GgufValue* GgufMetadata::Find(std::string_view key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+bool GgufMetadata::IsList(std::string_view key) const {
+  const GgufValue* value = Find(key);
+  return value != nullptr && value->type == GgufType::kList;
+}
+
 int64_t GgufMetadata::Integer(std::string_view key, int64_t low, int64_t high) {
   const auto number = OptionalInteger(key, low, high);
   if (!number && !Has(key)) Fail(key, "is missing");
@@ -178,6 +183,18 @@ std::vector<float> GgufMetadata::Reals(std::string_view key) {
   GgufReader reader(list->bytes);
   for (uint64_t i = 0; i < list->elements; ++i) numbers.push_back(reader.Number<float>());
   return numbers;
+}
+
+std::vector<bool> GgufMetadata::Bools(std::string_view key) {
+  std::vector<bool> bools;
+  const GgufValue* list = FindList(key, "true and false");
+  if (list == nullptr) return bools;
+  if (list->element_type != GgufType::kBool) {
+    Fail(key, "must be a list of true and false");
+    return bools;
+  }
+  for (const char element : list->bytes) bools.push_back(element != 0);
+  return bools;
 }
 
 void GgufMetadata::Fail(std::string_view key, const std::string& sentence) {

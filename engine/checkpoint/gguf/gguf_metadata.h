@@ -33,6 +33,7 @@ inline constexpr char kKeyDim[] = "attention.key_length";
 inline constexpr char kValueDim[] = "attention.value_length";
 inline constexpr char kNormEps[] = "attention.layer_norm_rms_epsilon";
 inline constexpr char kWindow[] = "attention.sliding_window";
+inline constexpr char kWindowPattern[] = "attention.sliding_window_pattern";
 inline constexpr char kRopeTheta[] = "rope.freq_base";
 inline constexpr char kRopeDim[] = "rope.dimension_count";
 inline constexpr char kScalingType[] = "rope.scaling.type";
@@ -69,6 +70,7 @@ class GgufMetadata {
   explicit GgufMetadata(const GgufHeader& header) : values_(header.metadata) {}
 
   bool Has(std::string_view key) const { return values_.contains(key); }
+  bool IsList(std::string_view key) const;
   // Keys that begin with `prefix`, sorted.
   std::vector<std::string> KeysUnder(std::string_view prefix) const;
 
@@ -87,6 +89,7 @@ class GgufMetadata {
   std::vector<std::string_view> Texts(std::string_view key);
   std::vector<int64_t> Integers(std::string_view key);
   std::vector<float> Reals(std::string_view key);
+  std::vector<bool> Bools(std::string_view key);
 
   void Fail(std::string_view key, const std::string& sentence);             // INVALID_ARGUMENT
   void FailUnsupported(std::string_view key, const std::string& sentence);  // UNIMPLEMENTED

@@ -78,6 +78,10 @@ void GgufHead::Set(std::string_view key, const std::vector<float>& values) {
   SetList(key, Number(GgufType::kFloat32), values);
 }
 
+void GgufHead::Set(std::string_view key, const std::vector<bool>& values) {
+  SetList(key, Number(GgufType::kBool), std::vector<uint8_t>(values.begin(), values.end()));
+}
+
 void GgufHead::AddTensor(std::string_view name, const std::vector<int64_t>& shape,
                          const GgmlLayout& layout) {
   ++num_tensors_;

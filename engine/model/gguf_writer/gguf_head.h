@@ -22,6 +22,7 @@ class GgufHead {
   void Set(std::string_view key, const std::vector<std::string>& values);
   void Set(std::string_view key, const std::vector<int32_t>& values);
   void Set(std::string_view key, const std::vector<float>& values);
+  void Set(std::string_view key, const std::vector<bool>& values);
 
   // Behind those before it. `shape`: outermost first. REQUIRES: rows are whole blocks.
   void AddTensor(std::string_view name, const std::vector<int64_t>& shape,

@@ -111,6 +111,25 @@ absl::Status SetExpertKeys(const ModelConfig& config, const std::string& prefix,
   return absl::OkStatus();
 }
 
+// Without the list all layers have the window.
+void SetWindowKeys(const ModelConfig& config, const std::string& prefix, GgufHead& head) {
+  if (config.sliding_window == 0) return;
+  head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
+  if (config.num_full_layers() == 0) return;
+  std::vector<bool> slides;
+  for (int32_t i = 0; i < config.num_layers; ++i) slides.push_back(!config.IsFull(i));
+  head.Set(prefix + gguf_key::kWindowPattern, slides);
+}
+
+// Whether the model's layers have RoPE as these.
+bool RotateAlike(const ModelConfig& config, std::vector<LayerKind> layers) {
+  layers.resize(static_cast<size_t>(config.num_layers));
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    if (config.layer(i).rotates != layers[static_cast<size_t>(i)].rotates) return false;
+  }
+  return true;
+}
+
 void SetEtaKeys(const std::string& family, const ModelConfig& config, GgufHead& head) {
   if (config.has_predictor) {
     head.Set(gguf_key::kEtaFamily, family);
@@ -160,17 +179,12 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
   head.Set(prefix + gguf_key::kKeyDim, Size(config.head_dim));
   head.Set(prefix + gguf_key::kValueDim, Size(config.head_dim));
   head.Set(prefix + gguf_key::kNormEps, config.norm_eps);
-  if (config.sliding_window > 0) {
-    if (family != "mistral") {
-      return UnsupportedConfig("sliding_window", "of this family has no place in a GGUF file");
-    }
-    head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
-  }
+  SetWindowKeys(config, prefix, head);
   RETURN_IF_ERROR(SetExpertKeys(config, prefix, head));
   const auto layers = family == "smollm3"
                           ? LayersByInterval(config.num_layers, kGgufUnrotatedInterval)
                           : std::vector<LayerKind>();
-  if (config.layers != layers) {
+  if (!RotateAlike(config, layers)) {
     return UnsupportedConfig("no_rope_layers", "but every fourth has no place in a GGUF file");
   }
   RETURN_IF_ERROR(SetRopeKeys(json, config, prefix, head, keys));

@@ -22,9 +22,9 @@ struct GgufModelKeys {
 };
 
 // Sets the keys in `head`. REQUIRES: `config` is ParseModelConfig(config_json)'s. UNIMPLEMENTED,
-// naming the field, for what the format has no key for: RoPE scaling of type dynamic, windows of
-// families but mistral, layers without RoPE but every fourth of smollm3, layers without experts
-// beside those with, experts whose weights are not normed.
+// naming the field, for what the format has no key for: RoPE scaling of type dynamic, layers
+// without RoPE but every fourth of smollm3, layers without experts beside those with, experts whose
+// weights are not normed.
 absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const ModelConfig& config,
                                            GgufHead& head);
 

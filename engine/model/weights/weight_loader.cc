@@ -39,7 +39,7 @@ absl::Status UploadFloats(Backend& backend, std::span<const float> values,
   return absl::OkStatus();
 }
 
-void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat format,
+void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat format, bool exact,
                         std::unique_ptr<eta::Matrix>& matrix) {
   std::vector<StoredTensor> tensors;
   std::vector<Float8Scales> scales(names.size());
@@ -50,7 +50,7 @@ void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat form
     const TensorInfo& info = Info(names[i]);
     const auto& blocks = tensors[i].blocks;
     parts.push_back({tensors[i].bytes.data(), info.dtype, info.shape[0], info.shape[1],
-                     blocks ? &*blocks : nullptr, KeepsEight(names[i])});
+                     blocks ? &*blocks : nullptr, KeepsEight(names[i]), exact});
     if (const auto& float8 = tensors[i].float8) {
       scales[i] = {float8->scales.data(), float8->block_rows, float8->block_cols};
       parts.back().float8 = &scales[i];
@@ -59,6 +59,14 @@ void WeightLoader::Load(const std::vector<std::string>& names, WeightFormat form
   auto packed = backend_.Pack(parts, format);
   status_ = packed.status();
   if (packed.ok()) matrix = *std::move(packed);
+}
+
+void WeightLoader::Stack(std::vector<std::unique_ptr<eta::Matrix>> matrices,
+                         std::unique_ptr<ExpertStack>& stack) {
+  if (!status_.ok()) return;
+  auto stacked = backend_.experts().Stack(std::move(matrices));
+  status_ = stacked.status();
+  if (stacked.ok()) stack = *std::move(stacked);
 }
 
 void WeightLoader::Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {

@@ -31,12 +31,15 @@ class WeightLoader {
 
   // The named tensors, stacked.
   void Matrix(const std::vector<std::string>& names, std::unique_ptr<eta::Matrix>& matrix) {
-    Load(names, format_, matrix);
+    Load(names, format_, /*exact=*/false, matrix);
   }
   // One that stays as it is stored, whatever the format.
   void StoredMatrix(const std::string& name, std::unique_ptr<eta::Matrix>& matrix) {
-    Load({name}, WeightFormat::kNative, matrix);
+    Load({name}, WeightFormat::kNative, /*exact=*/true, matrix);
   }
+  // The matrices of a layer's experts become one stack.
+  void Stack(std::vector<std::unique_ptr<eta::Matrix>> matrices,
+             std::unique_ptr<ExpertStack>& stack);
   // Small tensors that stay float32, one after the other.
   void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer);
   // Whether the two tensors are the same to the last bit.
@@ -45,7 +48,7 @@ class WeightLoader {
   const absl::Status& status() const { return status_; }
 
  private:
-  void Load(const std::vector<std::string>& names, WeightFormat format,
+  void Load(const std::vector<std::string>& names, WeightFormat format, bool exact,
             std::unique_ptr<eta::Matrix>& matrix);
   const TensorInfo& Info(const std::string& name) const { return source_.tensors().at(name); }
   std::vector<std::byte> Read(const std::string& name);

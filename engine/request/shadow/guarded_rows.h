@@ -1,4 +1,4 @@
-// Which row-layers of a request with min_mass are measured: kLayers layers of every kPeriod-th
+// Which row-layers of a request with min_mass are measured: kLayers full layers of every kPeriod-th
 // decode row, drawn by the row's number in the answer alone. So when such a request goes over to
 // full attention depends on its own tokens, not on what else runs, and not on how often it was
 // preempted. Of L layers that is 1 row-layer in kPeriod * L / kLayers.

@@ -17,13 +17,13 @@ size_t Below(size_t count, uint64_t index) {
 }  // namespace
 
 int64_t ShadowSampler::Draw(std::span<const ShadowRow> rows, ShadowRows& out) const {
-  if (begun_ % kPeriod != kDrawAt || rows.empty()) return 0;
+  if (begun_ % kPeriod != kDrawAt || rows.empty() || costs_.layers.empty()) return 0;
   int64_t drawn = 0;
   double bytes = bytes_;
   for (int i = 0; i < kMostDraws && i + 1 <= rows_ && bytes > 0.0; ++i) {
     const auto index = static_cast<uint64_t>(begun_ * kMostDraws + i) * 2;
     ShadowRow row = rows[Below(rows.size(), index)];
-    row.layer = static_cast<int32_t>(Below(static_cast<size_t>(costs_.num_layers), index + 1));
+    row.layer = costs_.layers[Below(costs_.layers.size(), index + 1)];
     if (!out.Add(row)) continue;
     ++drawn;
     bytes -= static_cast<double>(row.kv_len) * static_cast<double>(costs_.key_bytes);
@@ -39,7 +39,8 @@ void ShadowSampler::Finish(int64_t number, const Work& work) {
     earned_rows_ = 0.0;
     earned_bytes_ = 0.0;
   }
-  earned_rows_ += costs_.rate * static_cast<double>(work.rows) * costs_.num_layers;
+  earned_rows_ +=
+      costs_.rate * static_cast<double>(work.rows) * static_cast<double>(costs_.layers.size());
   earned_bytes_ += kShare * static_cast<double>(work.kv_bytes + costs_.step_bytes);
   rows_ -= static_cast<double>(work.drawn);
   const auto key_bytes = static_cast<double>(costs_.key_bytes);

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/request/shadow/shadow_rows.h"
 
@@ -28,10 +29,10 @@ class ShadowSampler {
   static constexpr int kMostDraws = 256;  // of one step
 
   struct Costs {
-    int32_t num_layers = 0;
-    double rate = 0.0;       // [0, 1], of row-layers; 0: none is drawn
-    int64_t key_bytes = 0;   // K and V of one token in one layer
-    int64_t step_bytes = 0;  // what every step reads beside them: the weights
+    std::vector<int32_t> layers;  // those that are measured: the full ones
+    double rate = 0.0;            // [0, 1], of row-layers; 0: none is drawn
+    int64_t key_bytes = 0;        // K and V of one token in one layer
+    int64_t step_bytes = 0;       // what every step reads beside them: the weights
   };
   // What a step has done.
   struct Work {

@@ -160,7 +160,7 @@ class Collector {
     Start(rows);
     for (int32_t first = 0, ordinal = 0; first < rows.num_keys();
          first += tile_.block_size, ++ordinal) {
-      const int32_t block = rows.sequence->block_table[static_cast<size_t>(ordinal)];
+      const int32_t block = rows.sequence->table(params_.kv.table)[static_cast<size_t>(ordinal)];
       Score(block, std::min(tile_.block_size, rows.num_keys() - first));
       const std::byte* record = tile_.Record(params_.kv, block, kv_head_);
       for (size_t i = 0; i < num_queries_; ++i) {

@@ -145,18 +145,28 @@ class ShadowRow {
     const float* got = attention_.out.row(task_.row) + first_head * d_;
     const size_t to = task_.place * static_cast<size_t>(attention_.num_query_heads) + first_head;
     for (size_t h = 0; h < num_heads_; ++h) {
-      const float total = Sum(scratch_.totals + h * 16);
+      float total = Sum(scratch_.totals + h * 16);
+      float kept = Sum(scratch_.kept + h * 16);
+      float factor = 1.0f;  // of the sums, which are relative to an older base
+      if (attention_.sinks != nullptr) {
+        const float sink = attention_.sinks[first_head + h] * kLog2E;
+        const float base = std::max(scratch_.bases[h], sink);
+        factor = Exp2Scalar(scratch_.bases[h] - base);
+        total = total * factor + Exp2Scalar(sink - base);
+        kept = kept * factor + Exp2Scalar(sink - base);
+      }
       Vector distance = hn::Zero(df);
       Vector norm = hn::Zero(df);
       for (size_t i = 0; i < d_; i += hn::Lanes(df)) {
-        const Vector full =
-            hn::Div(hn::Load(df, scratch_.sums + h * kTileRowStride + i), hn::Set(df, total));
+        const Vector sum =
+            hn::Mul(hn::Load(df, scratch_.sums + h * kTileRowStride + i), hn::Set(df, factor));
+        const Vector full = hn::Div(sum, hn::Set(df, total));
         const Vector difference = hn::Sub(hn::LoadU(df, got + h * d_ + i), full);
         distance = hn::MulAdd(difference, difference, distance);
         norm = hn::MulAdd(full, full, norm);
       }
       const float size = hn::GetLane(hn::SumOfLanes(df, norm));
-      params_.mass[to + h] = Sum(scratch_.kept + h * 16) / total;
+      params_.mass[to + h] = kept / total;
       params_.error[to + h] =
           size == 0.0f ? 0.0f : std::sqrt(hn::GetLane(hn::SumOfLanes(df, distance)) / size);
     }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/kv_tile.h"
@@ -30,6 +31,7 @@ class WholeRow {
            int32_t num_keys, int32_t kv_head)
       : params_(params),
         sequence_(sequence),
+        table_(sequence.table(params.kv.table)),
         tile_(params.geometry),
         row_(row),
         num_keys_(num_keys),
@@ -85,7 +87,7 @@ class WholeRow {
   // kTileRowStride].
   void Score(size_t ordinal, size_t valid, const float* scaled, float* scores) const {
     const auto* keys = reinterpret_cast<const typename Elements::Stored*>(
-        tile_.K(params_.kv, sequence_.block_table[ordinal], kv_head_));
+        tile_.K(params_.kv, table_[ordinal], kv_head_));
     const size_t padded = (valid + 15) / 16 * 16;
     Multiply<Elements, false>(
         scaled, Tile<Elements>{keys, static_cast<size_t>(tile_.key_stride), head_dim(), padded, 0},
@@ -95,7 +97,7 @@ class WholeRow {
   // Adds weights [G, kTileRowStride] times the values of a block's first `valid` tokens to sums.
   void AddValues(size_t ordinal, size_t valid, const float* weights, float* sums) const {
     const auto* values = reinterpret_cast<const typename Elements::Stored*>(
-        tile_.V(params_.kv, sequence_.block_table[ordinal], kv_head_));
+        tile_.V(params_.kv, table_[ordinal], kv_head_));
     Multiply<Elements, true>(weights, Tile<Elements>{values, head_dim(), valid, head_dim(), 0},
                              num_heads_, kIdentityRows.data(), sums);
   }
@@ -103,6 +105,7 @@ class WholeRow {
  private:
   const AttentionParams& params_;
   const SequenceRows& sequence_;
+  const std::span<const int32_t> table_;
   const KvTile tile_;
   const int32_t row_;
   const int32_t num_keys_;

@@ -239,7 +239,7 @@ struct BesideWeights {
 // Attends to the chunk whose tiles are in `work`.
 template <bool kHasLow>
 void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
-  const int32_t num_queries = task.num_queries();
+  const int32_t num_queries = task.end_query(begin);
   int32_t query = 0;
   while (task.position(std::min(query + kPairRows, num_queries) - 1) < begin) query += kPairRows;
   const auto scores = [&](int32_t first, std::byte* to) {
@@ -276,7 +276,7 @@ void Attend(const RowTask& task, const Workspace& work) {
   const AmxTiles in_use;
   SplitQueries(task, work);
   const auto d = static_cast<size_t>(task.head_dim());
-  for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
+  for (int32_t begin = task.first_chunk(); begin < task.tile.num_keys(); begin += kPrefillChunk) {
     LoadChunk(task, begin, work.chunk);
     AmxSplitColumns<kHasLow>(work.chunk.keys, d, kChunkKeys, work.keys);
     AmxSplitColumns<kHasLow>(work.chunk.values, kChunkKeys, work.chunk.width, work.values);
@@ -386,14 +386,18 @@ void AttendSparse(const RowTask& task) {
 }
 
 void AmxPrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  RunRowTasks(context, params, /*sparse=*/true, kMostSparseQueries, [](const RowTask& task) {
-    if (task.params.geometry.dtype == DType::kFloat16) {
-      AttendSparse<true>(task);
-    } else {
-      AttendSparse<false>(task);
-    }
-  });
-  RunRowTasks(context, params, /*sparse=*/false, kMostQueries, [](const RowTask& task) {
+  const bool windowed = params.window > 0;
+  if (!windowed) {
+    RunRowTasks(context, params, TileRows::kSparse, kMostSparseQueries, [](const RowTask& task) {
+      if (task.params.geometry.dtype == DType::kFloat16) {
+        AttendSparse<true>(task);
+      } else {
+        AttendSparse<false>(task);
+      }
+    });
+  }
+  const TileRows dense = windowed ? TileRows::kAll : TileRows::kFull;
+  RunRowTasks(context, params, dense, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
     if (task.params.geometry.dtype == DType::kFloat16) {

@@ -237,8 +237,10 @@ HWY_NOINLINE void WeighTiles(const RowTask& task, const Gathered& gathered, int3
     for (int32_t q = 0; q < 2 && query + q < task.num_queries(); ++q) {
       const int32_t num_keys = task.position(query + q) + 1 - chunk_begin;
       if (num_keys <= 0) continue;
+      const int32_t first_key = task.first_key(query + q) - chunk_begin;
+      if (first_key >= kPrefillChunk) continue;
       queries[q].Gather(gathered, query + q);
-      queries[q].seen = SeenKeys::Causal(num_keys);
+      queries[q].seen = SeenKeys::Causal(num_keys, first_key);
       if constexpr (kGate == Gate::kSilu) {
         const int64_t row = task.tile.row((query + q) / task.group);
         const float threshold = task.params.thresholds.row(row)[task.head(query + q)];
@@ -259,7 +261,7 @@ HWY_NOINLINE void WeighTiles(const RowTask& task, const Gathered& gathered, int3
 template <class Beside>
 void WeighTiles(const RowTask& task, const Gathered& gathered, int32_t first, int32_t chunk_begin,
                 float* scores, Beside& beside) {
-  if (task.params.gate == Gate::kSilu) {
+  if (task.gated()) {
     WeighTiles<Gate::kSilu>(task, gathered, first, chunk_begin, scores, beside);
   } else {
     WeighTiles<Gate::kNone>(task, gathered, first, chunk_begin, scores, beside);

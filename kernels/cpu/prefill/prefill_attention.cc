@@ -1,5 +1,6 @@
 // PrefillAttention computes attention of each prefill row over every causal key: gated, nothing
-// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate" and "Special keys").
+// pruned, from q [R, HQ * d] to out [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and
+// "Windows").
 //
 // Arithmetic binds. A task is a tile of a sequence's rows with all heads of one KV head's group.
 // Its queries share every chunk of 64 keys, which is widened to float32 once. Per chunk and block
@@ -150,7 +151,7 @@ HWY_NOINLINE void AddWeightedValues(const float* weights, const float* values, s
 
 void AttendChunk(const RowTask& task, const Workspace& work, int32_t begin) {
   const auto d = static_cast<size_t>(task.head_dim());
-  const int32_t num_queries = task.num_queries();
+  const int32_t num_queries = task.end_query(begin);
   for (int32_t query = 0; query < num_queries; query += kTileRows) {
     const int32_t last_query = std::min(query + kTileRows, num_queries) - 1;
     if (task.position(last_query) < begin) continue;
@@ -291,12 +292,14 @@ void AttendSparse(const RowTask& task) {
 }
 
 void PrefillAttentionOnTarget(const Context& context, const AttentionParams& params) {
-  RunRowTasks(context, params, /*sparse=*/true, kMostSparseQueries, AttendSparse);
-  RunRowTasks(context, params, /*sparse=*/false, kMostQueries, [](const RowTask& task) {
+  const bool windowed = params.window > 0;
+  if (!windowed) RunRowTasks(context, params, TileRows::kSparse, kMostSparseQueries, AttendSparse);
+  const TileRows dense = windowed ? TileRows::kAll : TileRows::kFull;
+  RunRowTasks(context, params, dense, kMostQueries, [](const RowTask& task) {
     thread_local Scratch scratch;
     const Workspace work = Carve(scratch, task.num_queries(), task.head_dim());
     LoadQueries(task, work.queries);
-    for (int32_t begin = 0; begin < task.tile.num_keys(); begin += kPrefillChunk) {
+    for (int32_t begin = task.first_chunk(); begin < task.tile.num_keys(); begin += kPrefillChunk) {
       LoadChunk(task, begin, work.chunk);
       AttendChunk(task, work, begin);
     }

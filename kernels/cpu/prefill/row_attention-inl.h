@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "hwy/highway.h"
@@ -73,16 +74,33 @@ struct RowTask {
     return params.q.row(tile.row(i / group)) + head(i) * head_dim();
   }
   int32_t position(int32_t query) const { return tile.position(query / group); }
+  // The weight of the query's sink where the others are relative to e^maximum; 0: no sink.
+  float SinkWeight(int32_t query, float maximum) const {
+    return params.sinks != nullptr ? std::exp(params.sinks[head(query)] - maximum) : 0.0f;
+  }
+  std::span<const int32_t> table() const { return tile.sequence->table(params.kv.table); }
+  bool gated() const { return params.gate == Gate::kSilu && params.window == 0; }
+
+  // The first key that the query attends to; and where the first chunk begins that any query of the
+  // task attends to.
+  int32_t first_key(int32_t query) const { return WindowBegin(position(query), params.window); }
+  int32_t first_chunk() const { return first_key(0) / kPrefillChunk * kPrefillChunk; }
+  // The queries from this one on have windows that begin behind the chunk at `begin`.
+  int32_t end_query(int32_t begin) const {
+    if (params.window == 0) return num_queries();
+    const int64_t past = int64_t{begin} + kPrefillChunk + params.window - 1;  // the first position
+    const int64_t rows = std::min<int64_t>(past - tile.position(0), tile.count);
+    return static_cast<int32_t>(rows) * group;
+  }
 };
 
-// Calls attend(const RowTask&) for every tile of the step's rows of full or of sparse prefill, on
-// all threads.
+// Calls attend(const RowTask&) for every tile of the step's rows of that kind, on all threads.
 template <typename Attend>
-void RunRowTasks(const Context& context, const AttentionParams& params, bool sparse,
+void RunRowTasks(const Context& context, const AttentionParams& params, TileRows which,
                  int32_t most_queries, const Attend& attend) {
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t group = params.num_query_heads / num_kv_heads;
-  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, sparse, num_kv_heads, group,
+  const std::vector<RowTile> tiles = MakeRowTiles(context.batch, which, num_kv_heads, group,
                                                   context.workers.num_threads(), most_queries);
   context.workers.Run(static_cast<int64_t>(tiles.size()), [&](int64_t i, int) {
     attend(RowTask{params, tiles[static_cast<size_t>(i)], group});
@@ -100,7 +118,8 @@ HWY_INLINE void WidenRun(const typename Elements::Stored* from, size_t count, fl
   for (; i < count; ++i) hn::StoreU(LoadElements(Elements(), d1, from + i), d1, to + i);
 }
 
-// Gathers keys and values of positions [first, first + count) from their blocks.
+// Gathers keys and values of positions [first, first + count) from their blocks. Those before the
+// task's first key are zeros: their blocks may be gone.
 template <class Elements>
 HWY_NOINLINE void LoadChunk(const RowTask& task, int32_t first, int32_t count, const Chunk& chunk) {
   using Stored = typename Elements::Stored;
@@ -108,11 +127,15 @@ HWY_NOINLINE void LoadChunk(const RowTask& task, int32_t first, int32_t count, c
   const auto d = static_cast<size_t>(task.head_dim());
   const auto block_size = static_cast<size_t>(layout.block_size);
   const auto key_stride = static_cast<size_t>(layout.key_stride);
-  int32_t done = 0;
+  int32_t done = std::max(0, task.first_key(0) - first);
+  if (done > 0) {
+    const auto missing = static_cast<size_t>(done);
+    for (size_t i = 0; i < d; ++i) std::fill_n(chunk.keys + i * kChunkKeys, missing, 0.0f);
+    std::fill_n(chunk.values, missing * chunk.width, 0.0f);
+  }
   while (done < count) {
     const int32_t at = first + done;
-    const int32_t block =
-        task.tile.sequence->block_table[static_cast<size_t>(at / layout.block_size)];
+    const int32_t block = task.table()[static_cast<size_t>(at / layout.block_size)];
     const auto offset = static_cast<size_t>(at % layout.block_size);
     const auto run = std::min(block_size - offset, static_cast<size_t>(count - done));
     const auto* k =
@@ -176,10 +199,11 @@ struct SeenKeys {
   uint64_t keys;  // bit i: key i of the chunk
   int32_t own;    // the query's own key, whose logit is not gated; 64 or more: not in the chunk
 
-  // All keys up to the query's own, the last of `num_keys`.
-  static SeenKeys Causal(int32_t num_keys) {
+  // All keys from `first` up to the query's own, the last of `num_keys`. REQUIRES: first < 64.
+  static SeenKeys Causal(int32_t num_keys, int32_t first) {
     const bool all = num_keys >= kPrefillChunk;
-    return {all ? ~uint64_t{0} : (uint64_t{1} << num_keys) - 1, num_keys - 1};
+    const uint64_t keys = all ? ~uint64_t{0} : (uint64_t{1} << num_keys) - 1;
+    return {first > 0 ? keys & ~uint64_t{0} << first : keys, num_keys - 1};
   }
   bool all() const { return keys == ~uint64_t{0} && own >= kPrefillChunk; }
 };
@@ -246,15 +270,17 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
   for (int32_t query = first; query < first + count; ++query, scores += kChunkKeys) {
     const int32_t num_keys =
         query < task.num_queries() ? task.position(query) + 1 - chunk_begin : 0;
-    if (num_keys <= 0) {
+    const int32_t first_key = num_keys > 0 ? task.first_key(query) - chunk_begin : 0;
+    if (num_keys <= 0 || first_key >= kPrefillChunk) {
       std::fill_n(scores, kChunkKeys, 0.0f);
       continue;
     }
-    const int64_t row = task.tile.row(query / task.group);
-    const float threshold = task.params.thresholds.row(row)[task.head(query)];
-    const float slope = task.params.beta * kLog2E;
-    const GateOptions gate{slope, slope * (threshold - options.offset)};
+    GateOptions gate{};
     if constexpr (kGate == Gate::kSilu) {
+      const int64_t row = task.tile.row(query / task.group);
+      const float threshold = task.params.thresholds.row(row)[task.head(query)];
+      gate.slope = task.params.beta * kLog2E;
+      gate.offset = gate.slope * (threshold - options.offset);
       // A score of 0 is a gated logit of 0, whatever the threshold.
       ForEachTempered(task.tile.sequence->tempered, static_cast<size_t>(chunk_begin),
                       static_cast<size_t>(std::min(num_keys, kPrefillChunk)),
@@ -263,7 +289,7 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
     float& maximum = gathered.maxima[query];
     float* sums = gathered.sums + static_cast<size_t>(query) * kLanes;
     float* output = gathered.output + static_cast<size_t>(query) * gathered.width;
-    const SeenKeys seen = SeenKeys::Causal(num_keys);
+    const SeenKeys seen = SeenKeys::Causal(num_keys, first_key);
     if (seen.all()) {
       Weigh<kGate, false, false>(gate, seen, scores, maximum, sums, output, gathered.width);
     } else {
@@ -274,7 +300,7 @@ HWY_NOINLINE void WeighQueries(const RowTask& task, const Gathered& gathered, in
 
 inline void WeighQueries(const RowTask& task, const Gathered& gathered, int32_t first,
                          int32_t count, int32_t chunk_begin, float* scores) {
-  if (task.params.gate == Gate::kSilu) {
+  if (task.gated()) {
     WeighQueries<Gate::kSilu>(task, gathered, first, count, chunk_begin, scores);
   } else {
     WeighQueries<Gate::kNone>(task, gathered, first, count, chunk_begin, scores);
@@ -285,7 +311,8 @@ inline void StoreOutput(const RowTask& task, const Gathered& gathered) {
   const Float d;
   for (int32_t query = 0; query < task.num_queries(); ++query) {
     const float* sums = gathered.sums + static_cast<size_t>(query) * kLanes;
-    const float scale = 1.0f / hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums)));
+    const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums)));
+    const float scale = 1.0f / (sum + task.SinkWeight(query, gathered.maxima[query]));
     const float* from = gathered.output + static_cast<size_t>(query) * gathered.width;
     float* to =
         task.params.out.row(task.tile.row(query / task.group)) + task.head(query) * task.head_dim();

@@ -4,13 +4,14 @@
 
 namespace eta::cpu {
 
-std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t num_kv_heads,
+std::vector<RowTile> MakeRowTiles(const BatchView& batch, TileRows which, int32_t num_kv_heads,
                                   int32_t group, int num_threads, int32_t most_queries) {
   constexpr int32_t kLeastQueries = 24;
   // Of sparse prefill few queries of a tile meet a chunk, and making tiles of it weighs more.
-  const int32_t tiles_per_thread = sparse ? 2 : 4;
-  const auto is_meant = [sparse](const SequenceRows& sequence) {
-    return sequence.kind == RowKind::kPrefill && IsSparsePrefill(sequence) == sparse;
+  const int32_t tiles_per_thread = which == TileRows::kSparse ? 2 : 4;
+  const auto is_meant = [which](const SequenceRows& sequence) {
+    if (sequence.kind != RowKind::kPrefill) return false;
+    return which == TileRows::kAll || IsSparsePrefill(sequence) == (which == TileRows::kSparse);
   };
   int64_t rows = 0;
   for (const SequenceRows& sequence : batch.sequences) {

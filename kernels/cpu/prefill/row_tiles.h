@@ -23,10 +23,13 @@ struct RowTile {
   int32_t num_keys() const { return position(count - 1) + 1; }
 };
 
-// The tiles of all rows of full prefill, or of all rows of sparse prefill, the most expensive
-// first. A tile has at most `most_queries` queries (rows x heads), fewer if there would not be
-// several tiles per thread.
-std::vector<RowTile> MakeRowTiles(const BatchView& batch, bool sparse, int32_t num_kv_heads,
+// Which prefill rows tiles are made of.
+enum class TileRows : uint8_t { kFull, kSparse, kAll };
+
+// The tiles of the rows of full prefill, of sparse prefill or of both, the most expensive first. A
+// tile has at most `most_queries` queries (rows x heads), fewer if there would not be several tiles
+// per thread.
+std::vector<RowTile> MakeRowTiles(const BatchView& batch, TileRows which, int32_t num_kv_heads,
                                   int32_t group, int num_threads, int32_t most_queries);
 
 }  // namespace eta::cpu

@@ -104,7 +104,8 @@ class SparseRows {
       const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums)));
       const float weight =
           queries_[static_cast<size_t>(i)].floor ? std::exp(-gathered.maxima[i]) : 0.0f;
-      const float scale = 1.0f / (sum + weight * static_cast<float>(num_keys));
+      const float scale = 1.0f / (sum + weight * static_cast<float>(num_keys) +
+                                  task_->SinkWeight(i, gathered.maxima[i]));
       const float* from = gathered.output + static_cast<size_t>(i) * gathered.width;
       float* to = task_->params.out.row(task_->tile.row(i / task_->group)) +
                   task_->head(i) * task_->head_dim();
@@ -169,9 +170,7 @@ class SparseRows {
     for (; at < num_keys; ++at) AddValue(tile, at);
   }
 
-  int32_t Block(int32_t ordinal) const {
-    return task_->tile.sequence->block_table[static_cast<size_t>(ordinal)];
-  }
+  int32_t Block(int32_t ordinal) const { return task_->table()[static_cast<size_t>(ordinal)]; }
 
   void AddValue(const KvTile& tile, int32_t position) {
     switch (task_->params.geometry.dtype) {

@@ -164,7 +164,7 @@ class AlwaysReadKeys : TileQueries {
 
   // The keys of a block as float32 [d][key_stride].
   void LoadKeys(int32_t ordinal) const {
-    const int32_t block = tile_.sequence->block_table[static_cast<size_t>(ordinal)];
+    const int32_t block = tile_.sequence->table(params_.kv.table)[static_cast<size_t>(ordinal)];
     const std::byte* const from = layout_.K(params_.kv, block, tile_.kv_head);
     switch (params_.geometry.dtype) {
       case DType::kFloat16:

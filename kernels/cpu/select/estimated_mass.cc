@@ -124,7 +124,7 @@ class Estimate {
   template <class Elements>
   void ScoreBlock(int32_t ordinal, int32_t keys) const {
     const Floats df;
-    const int32_t block = group_.sequence->block_table[static_cast<size_t>(ordinal)];
+    const int32_t block = group_.sequence->table(params_.kv.table)[static_cast<size_t>(ordinal)];
     const auto* from = reinterpret_cast<const typename Elements::Stored*>(
         tile_.K(params_.kv, block, group_.kv_head));
     const auto valid = static_cast<size_t>(keys);
@@ -202,11 +202,11 @@ HWY_EXPORT(WriteMasks);
 
 namespace {
 
-// Lhat of one head: the log of the sum over ranges.
-float RowMass(std::span<const ScreenResult> results, size_t head) {
-  float max = -std::numeric_limits<float>::infinity();
+// Lhat of one head: the log of the sum over ranges, and the sink's logit (-infinity: none).
+float RowMass(std::span<const ScreenResult> results, size_t head, float sink) {
+  float max = sink;
   for (const ScreenResult& result : results) max = std::max(max, result.mass[head]);
-  float sum = 0.0f;
+  float sum = sink == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(sink - max);
   for (const ScreenResult& result : results) sum += std::exp(result.mass[head] - max);
   return max + std::log(sum);
 }
@@ -238,7 +238,10 @@ void AdmitByMass(const SelectBlocksParams& params, const SelectGroup& group,
       params.thresholds.row(group.row) + static_cast<size_t>(group.kv_head) * num_heads;
   std::array<float, kMaxGroup> effective;
   for (size_t h = 0; h < num_heads; ++h) {
-    thresholds[h] = RowMass(results, h) + options.relative_c;
+    const float sink = params.sinks != nullptr
+                           ? params.sinks[static_cast<size_t>(group.kv_head) * num_heads + h]
+                           : -std::numeric_limits<float>::infinity();
+    thresholds[h] = RowMass(results, h, sink) + options.relative_c;
     effective[h] = thresholds[h] - options.offset;
   }
   if (group.reads_all()) return;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "hwy/highway.h"
+#include "kernels/block_bound.h"
 #include "kernels/cpu/select/always_read-inl.h"
 #include "kernels/cpu/select/block_scores-inl.h"
 #include "kernels/cpu/select/mask_bits.h"
@@ -139,7 +140,7 @@ class TileScreen : TileQueries {
     const Panel panel = PanelAt(first);
     if (count < kPanelStep) std::fill_n(panel.vectors, panel_floats(), 0.0f);
     for (int32_t r = 0; r < count; ++r) {
-      const int32_t block = tile_.sequence->block_table[static_cast<size_t>(first + r)];
+      const int32_t block = tile_.sequence->table(params_.kv.table)[static_cast<size_t>(first + r)];
       LoadRecord<kOutlier>(layout_, layout_.Record(params_.kv, block, tile_.kv_head),
                            static_cast<size_t>(r), panel);
     }
@@ -285,7 +286,9 @@ class TileScreen : TileQueries {
       }
     }
     for (size_t query = first; query < end; ++query) {
-      Threshold(query) = row_masses_.Of(query).Log() + options_.relative_c;
+      float mass = row_masses_.Of(query).Log();
+      if (params_.sinks != nullptr) mass = eta::LogAdd(mass, params_.sinks[HeadOf(query)]);
+      Threshold(query) = mass + options_.relative_c;
       CompareMasses(query, MassesOf(query - first));
     }
   }

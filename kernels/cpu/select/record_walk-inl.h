@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -124,6 +125,7 @@ class RecordWalk {
   RecordWalk(const SelectBlocksParams& params, const SelectGroup& group, SelectScratch& scratch)
       : params_(params),
         group_(group),
+        table_(group.sequence->table(params.kv.table)),
         scratch_(scratch),
         tile_(params.geometry),
         d_(static_cast<size_t>(tile_.head_dim)),
@@ -190,8 +192,7 @@ class RecordWalk {
 
  private:
   const std::byte* Record(int32_t ordinal) const {
-    return tile_.Record(params_.kv, group_.sequence->block_table[static_cast<size_t>(ordinal)],
-                        group_.kv_head);
+    return tile_.Record(params_.kv, table_[static_cast<size_t>(ordinal)], group_.kv_head);
   }
 
   void Prefetch(int32_t ordinal, int32_t end) const {
@@ -223,6 +224,7 @@ class RecordWalk {
 
   const SelectBlocksParams& params_;
   const SelectGroup& group_;
+  const std::span<const int32_t> table_;
   SelectScratch& scratch_;
   const KvTile tile_;
   const size_t d_;

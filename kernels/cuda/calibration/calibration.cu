@@ -410,7 +410,7 @@ void CollectCalibration(Context& context, const CalibrationParams& params) {
   std::span<const StepSequence> rest = context.sequences;
   for (auto some = TakeWideRun(geometry, rest); !some.empty(); some = TakeWideRun(geometry, rest)) {
     if (std::ranges::none_of(some, Calibrates)) continue;
-    const WideTiles wide = Widen(context, geometry, params.kv, some);
+    const WideTiles wide = Widen(context, geometry, params.kv, /*window=*/0, some);
     if (wide.tiles == nullptr) return;
     args.prefill.geometry = wide.geometry;
     args.prefill.tiles = wide.tiles;

@@ -220,12 +220,13 @@ __global__ void __launch_bounds__(kThreads) JoinParts(const __grid_constant__ Sh
   const auto head = static_cast<int32_t>(blockIdx.x);
   const auto i = static_cast<int32_t>(threadIdx.x);
   const int32_t d = params.geometry.head_dim;
-  float max = -INFINITY;
+  float max = params.sinks != nullptr ? params.sinks[head] : -INFINITY;
   for (int32_t part = 0; part < args.num_parts; ++part) {
     max = fmaxf(max, *Part(args, head, part).max);
   }
-  float all = 0.0f;
-  float attended = 0.0f;
+  // Every head attends to its sink.
+  float all = params.sinks != nullptr ? expf(params.sinks[head] - max) : 0.0f;
+  float attended = all;
   float value = 0.0f;
   for (int32_t part = 0; part < args.num_parts; ++part) {
     const Part of(args, head, part);

@@ -1,6 +1,6 @@
 // DecodeAttention computes attention of each decode row over the blocks that SelectBlocks listed,
 // and the tail: gate, softmax, and the floor of the pruned keys, from q [R, HQ * d] to out
-// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7).
+// [R, HQ * d] (eta-semantics.md, "Gate", "Special keys" and "Selection", steps 6 and 7; "Windows").
 //
 // Memory binds, then start and end of the kernels. decode_plan.cuh cuts the lists into stages,
 // decode_stages.cuh copies the stages into shared memory, decode_softmax.cuh computes on them, and
@@ -125,7 +125,7 @@ void LaunchDecode(Context& context, const AttentionParams& params, const DeviceC
     }
     DecodeArgs args =
         MakeDecodeArgs(context, params, counts, static_cast<int32_t>(first), num_lists, num_stages);
-    if (args.pool_blocks == nullptr) return;
+    if (args.pool_blocks == nullptr && args.window == 0) return;
     args.partials = partials;
     args.begin = counters + 1;
     args.taken = counters;

@@ -183,9 +183,11 @@ bool LaunchClusters(Context& context, const AttentionParams& params, const Devic
       context.device, ctas_per_sm, num_lists, sizeof(Joined<D, HeadTiles>));
   if (num_stages < 2) return false;
   DecodeArgs args = MakeDecodeArgs(context, params, counts, 0, num_lists, num_stages);
-  if (args.pool_blocks == nullptr) return true;  // no memory; the device's status says so
+  if (args.pool_blocks == nullptr && args.window == 0) {
+    return true;  // no memory; the device's status says so
+  }
   args.all = lists.all;
-  args.early = lists.all && lists.single_rows;
+  args.early = (lists.all || args.window > 0) && lists.single_rows;
   Launch(context.device, "decode attention in clusters",
          {.grid = dim3(static_cast<unsigned>(num_lists * ranks)),
           .block = dim3(kThreads),

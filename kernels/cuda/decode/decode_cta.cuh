@@ -65,7 +65,7 @@ void WithShape(const KvGeometry& geometry, int32_t group, Visit&& visit) {
 }
 
 // The arguments of a launch over lists 0 .. num_lists - 1 behind row `first_row`, without the
-// memory of partial results. Pool blocks are null if the device has no memory.
+// memory of partial results. Pool blocks are null with a window, and if the device has no memory.
 inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params,
                                  const DeviceCounts& counts, int32_t first_row, int32_t num_lists,
                                  int32_t num_stages) {
@@ -76,10 +76,13 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
           .q_stride = params.q.stride,
           .thresholds = params.thresholds.data,
           .thresholds_stride = params.thresholds.stride,
+          .sinks = params.sinks,
           .tiles = params.kv.tiles,
           .records = params.kv.records,
           .selection = params.selection,
-          .pool_blocks = PoolBlocks(context, params.geometry.num_kv_heads, params.selection),
+          .pool_blocks = params.window > 0
+                             ? nullptr
+                             : PoolBlocks(context, params.geometry.num_kv_heads, params.selection),
           .tokens_attended = counts.tokens_attended,
           .tokens_read = counts.tokens_read,
           .values_read = counts.values_read,
@@ -92,7 +95,8 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
           .num_query_heads = params.num_query_heads,
           .num_stages = num_stages,
           .block_shift = std::countr_zero(static_cast<uint32_t>(params.geometry.block_size)),
-          .gated = params.gate == Gate::kSilu,
+          .gated = params.gate == Gate::kSilu && params.window == 0,
+          .window = params.window,
           .all = false,
           .early = false,
           .scale = params.softmax_scale,

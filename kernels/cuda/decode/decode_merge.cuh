@@ -1,5 +1,6 @@
-// The end of a list's sums in decode attention. Either they become the result, with the floor
-// added, or a partial result that a kernel of its own merges with those of other units.
+// The end of a list's sums in decode attention. Either they become the result, with the floor and
+// the head's sink added, or a partial result that a kernel of its own merges with those of other
+// units.
 #pragma once
 
 #include "kernels/cuda/decode/decode_softmax.cuh"
@@ -51,7 +52,7 @@ struct Result {
     return {*reinterpret_cast<const float4*>(totals + i), static_cast<float>(full_tokens)};
   }
 
-  // Finishes elements i .. i + 3 of a head: adds the floor, divides by the sum of weights and
+  // Finishes elements i .. i + 3 of a head: adds floor and sink, divides by the sum of weights and
   // stores. The floor covers full blocks only, since every head admits the tail and its floor would
   // cancel.
   __device__ void Store(const DecodeArgs& args, int head, int i, float max, float sum, float4 value,
@@ -60,6 +61,10 @@ struct Result {
     if (floor.keys > 0.0f) {
       sum += share * floor.keys;
       AddScaled(value, share, floor.values);
+    }
+    // Far above the maximum a sink's weight is infinite, and the output 0.
+    if (args.sinks != nullptr) {
+      sum += Exp2(args.sinks[kv_head * group + head] * kLog2E - max);
     }
     const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
     value = make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor);

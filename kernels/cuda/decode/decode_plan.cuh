@@ -31,6 +31,7 @@ struct DecodeArgs {
   int64_t q_stride;
   const float* thresholds;
   int64_t thresholds_stride;
+  const float* sinks;  // [HQ] or null
   const std::byte* tiles;
   const std::byte* records;
   BlockSelection selection;
@@ -48,6 +49,8 @@ struct DecodeArgs {
   int32_t num_stages;   // stages of the ring in shared memory
   int32_t block_shift;  // log2 of the block size
   bool gated;
+  // The layer's window: every decode row reads its last `window` keys, by no list. 0: no window.
+  int32_t window;
   // Every decode row reads all its blocks. Nobody wrote counts, and the first CTA does.
   bool all;
   // And what the step stored is the last token of a list.
@@ -56,6 +59,12 @@ struct DecodeArgs {
   float beta;
   KvTile tile;
 };
+
+// The first block of the pool's that a row reads in a layer with a window: what stands before it in
+// the row's block table may be gone.
+__device__ __forceinline__ int32_t FirstBlock(const DecodeArgs& args, const StepRow& row) {
+  return WindowBegin(row.position, args.window) >> args.block_shift;
+}
 
 // Whether a head's pruned keys keep the weight exp(0). For a head that pruned nothing the floor's
 // terms cancel in exact arithmetic but not in float32, so they are left out.
@@ -122,9 +131,12 @@ struct Plan {
       for (int i = 0; i < kBatch; ++i) {
         blocks[i] = 0;
         if (list + i >= end) continue;
-        const int32_t row = args.first_row + (list + i) / args.tile.num_kv_heads;
-        blocks[i] =
-            args.all ? (args.step.rows[row].position + 1) >> args.block_shift : counts[list + i];
+        const StepRow& row = args.step.rows[args.first_row + (list + i) / args.tile.num_kv_heads];
+        if (args.all || args.window > 0) {
+          blocks[i] = ((row.position + 1) >> args.block_shift) - FirstBlock(args, row);
+        } else {
+          blocks[i] = counts[list + i];
+        }
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {

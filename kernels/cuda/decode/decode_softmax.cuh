@@ -64,10 +64,11 @@ struct WarpState {
       for (int i = 0; i < 2; ++i) {
         const int head = tile * 8 + lane % 4 * 2 + i;
         const float threshold =
-            head < group ? args.thresholds[row_index * args.thresholds_stride +
-                                           static_cast<int64_t>(kv_head) * group + head] -
-                               row.attention.offset
-                         : 0.0f;
+            args.gated && head < group
+                ? args.thresholds[row_index * args.thresholds_stride +
+                                  static_cast<int64_t>(kv_head) * group + head] -
+                      row.attention.offset
+                : 0.0f;
         gate_shift[tile][i] = args.beta * kLog2E * threshold;
         const bool floored = head < group && HasFloor(args, row, row_index, kv_head * group + head);
         max[tile][i] = floored ? 0.0f : kNoScore;
@@ -125,7 +126,9 @@ struct WarpState {
         if (args.gated && token != note.own()) {
           logit *= Reciprocal(1.0f + Exp2(gate_shift[tile][i % 2] - args.beta * logit));
         }
-        admitted[tile][i] = token < note.valid() && (note.heads >> head & 1u) != 0;
+        const bool seen = static_cast<uint32_t>(token - note.before()) <
+                          static_cast<uint32_t>(note.valid() - note.before());
+        admitted[tile][i] = seen && (note.heads >> head & 1u) != 0;
         grows = grows || (admitted[tile][i] && logit > max[tile][i % 2] + kSlack);
       }
     }

@@ -12,7 +12,8 @@ namespace eta::cuda::decode {
 struct alignas(16) WarpNote {
   uint32_t heads;  // heads of the group that attend to the tokens' block
   // From the low bits: how many of the 16 tokens exist (0 to 16); which of them is the row's own
-  // token (0 to 15, or 16: none here); flags; and in the upper half which tokens are tempered.
+  // token (0 to 15, or 16: none here); flags; how many of them lie before the window (0 to 15); and
+  // in the upper half which tokens are tempered.
   uint32_t tokens;
   int32_t list;  // -1: there are no more stages
   int32_t unit;
@@ -20,9 +21,11 @@ struct alignas(16) WarpNote {
   static constexpr int kOwnShift = 5;
   static constexpr uint32_t kTail = 1u << 10;  // tokens of the partial block
   static constexpr uint32_t kLast = 1u << 11;  // last stage of the list in this unit
+  static constexpr int kBeforeShift = 12;
   static constexpr int kTemperedShift = 16;
   __device__ int valid() const { return static_cast<int>(tokens & 0x1f); }
   __device__ int own() const { return static_cast<int>(tokens >> kOwnShift & 0x1f); }
+  __device__ int before() const { return static_cast<int>(tokens >> kBeforeShift & 0xf); }
   __device__ uint32_t tempered() const { return tokens >> kTemperedShift; }
   __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
 };
@@ -107,7 +110,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t first_entry = in_list * kStageTokens >> shift;
 #pragma unroll
   for (int e = 0; e < kMaxEntries; ++e) {
-    const bool full = e < entries && first_entry + e < num_blocks;
+    const bool full = args.window == 0 && e < entries && first_entry + e < num_blocks;
     listed[e] = full ? blocks[first_entry + e] : 0;
     admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
   }
@@ -124,7 +127,9 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   }
   const int32_t num_full = (row.position + 1) >> shift;
   const int32_t tail = (row.position + 1) & in_block;
-  const bool identity = row.attention.admit_all;
+  const bool identity = row.attention.admit_all || args.window > 0;
+  const int32_t window_begin = WindowBegin(row.position, args.window);
+  const int32_t first_block = window_begin >> shift;
 
   StageSource source;
   source.kv_head = list % tile.num_kv_heads;
@@ -140,7 +145,8 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
                           ? static_cast<int32_t>(listed[e])
                           : -1;
     if (e < entries && (is_tail || (identity && entry < num_blocks))) {
-      source.block[e] = args.step.tables[row.table_begin + (is_tail ? num_full : entry)];
+      source.block[e] =
+          args.step.tables[row.table_begin + (is_tail ? num_full : first_block + entry)];
     }
     // The own token is the last one. It is in the tail, or else in the last full block, which may
     // not be listed.
@@ -158,12 +164,18 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     uint32_t admitted = 0;
     uint32_t partial = 0;
     uint32_t tempered = 0;
+    uint32_t before = 0;
 #pragma unroll
     for (int i = 0; i < kMaxEntries; ++i) {
       if (i != e || source.block[i] < 0) continue;
       const bool is_tail = first_entry + i == num_blocks;
       const int32_t first = source.first_token + w * 16 - (i << shift);  // in the block
       valid = min(max((is_tail ? tail : tile.block_size) - first, 0), 16);
+      // Only the first block has keys before the window; such a block is an entry or the tail.
+      const int32_t outside =
+          window_begin - (((is_tail ? num_full : first_block + first_entry + i) << shift) + first);
+      if (outside >= 16) valid = 0;
+      before = outside > 0 && outside < 16 ? static_cast<uint32_t>(outside) : 0u;
       if (i == own_entry) own = (row.position & in_block) - first;
       admitted = identity ? 0xffffffffu : admitting[i];
       partial = is_tail ? WarpNote::kTail : 0u;
@@ -177,7 +189,8 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     const auto place = static_cast<uint32_t>(own >= 0 && own < 16 ? own : 16);
     source.note.warps[w] = {admitted,
                             static_cast<uint32_t>(valid) | place << WarpNote::kOwnShift | last |
-                                partial | tempered << WarpNote::kTemperedShift,
+                                partial | before << WarpNote::kBeforeShift |
+                                tempered << WarpNote::kTemperedShift,
                             list, unit};
   }
   return source;

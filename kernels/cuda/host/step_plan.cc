@@ -56,9 +56,8 @@ struct DecodeLengths {
   // Equal shares of each row's own keys then end about together. Beyond kLong a merge is small
   // beside the keys.
   bool even() const {
-    constexpr int64_t kShort = 4096;
     constexpr int64_t kLong = 32768;
-    return longest <= kLong && longest * rows <= 2 * total + kShort * rows;
+    return longest <= kLong && longest * rows <= 2 * total + kShortKeys * rows;
   }
 };
 
@@ -68,6 +67,45 @@ std::span<const uint64_t> TemperedWords(const SequenceRows& sequence) {
   std::span<const uint64_t> words = sequence.tempered;
   while (!words.empty() && words.back() == 0) words = words.first(words.size() - 1);
   return words;
+}
+
+// Entries of all block tables of a sequence.
+size_t TableEntries(const SequenceRows& sequence) {
+  size_t entries = sequence.block_table.size();
+  for (const std::span<const int32_t> table : sequence.more_tables) entries += table.size();
+  return entries;
+}
+
+int32_t NumTables(const BatchView& batch) {
+  size_t more = 0;
+  for (const SequenceRows& sequence : batch.sequences) {
+    more = std::max(more, sequence.more_tables.size());
+  }
+  return static_cast<int32_t>(1 + more);
+}
+
+// Writes rows and sequences of block tables 1, 2, ..., as those of table 0 are but for where a
+// table begins, and the tables from entry `table_begin` on.
+void PackMoreTables(const BatchView& batch, const StepLayout& layout, int32_t padded_rows,
+                    int32_t num_tables, int32_t table_begin, std::byte* step) {
+  auto* tables = Array<int32_t>(step, layout.tables());
+  for (int32_t t = 1; t < num_tables; ++t) {
+    auto* rows = Array<StepRow>(step, layout.rows(t));
+    auto* sequences = Array<StepSequence>(step, layout.sequences(t));
+    const auto places = static_cast<size_t>(padded_rows);
+    std::memcpy(rows, step + layout.rows(), places * sizeof(StepRow));
+    std::memcpy(sequences, step + layout.sequences(), places * sizeof(StepSequence));
+    for (size_t s = 0; s < batch.sequences.size(); ++s) {
+      const SequenceRows& sequence = batch.sequences[s];
+      sequences[s].table_begin = table_begin;
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        rows[sequence.row_begin + i].table_begin = table_begin;
+      }
+      if (static_cast<size_t>(t) > sequence.more_tables.size()) continue;
+      std::ranges::copy(sequence.table(t), tables + table_begin);
+      table_begin += static_cast<int32_t>(sequence.table(t).size());
+    }
+  }
 }
 
 // The index of the sequence's profile in `profiles`; a new profile is added. -1: the sequence has
@@ -90,18 +128,20 @@ int64_t PaddedRows(int64_t rows) {
   return (rows + multiple - 1) / multiple * multiple;
 }
 
-StepLayout::StepLayout(int32_t padded_rows) : padded_rows_(padded_rows) {
+StepLayout::StepLayout(int32_t padded_rows, int32_t num_tables) : padded_rows_(padded_rows) {
   const auto rows = static_cast<size_t>(padded_rows);
   rows_ = AlignUp(sizeof(StepCounts));
   sequences_ = rows_ + AlignUp(rows * sizeof(StepRow));
   screen_begin_ = sequences_ + AlignUp(rows * sizeof(StepSequence));
-  tables_ = screen_begin_ + AlignUp((rows + 1) * sizeof(int32_t));
+  more_rows_ = screen_begin_ + AlignUp((rows + 1) * sizeof(int32_t));
+  table_bytes_ = screen_begin_ - rows_;
+  tables_ = more_rows_ + static_cast<size_t>(num_tables - 1) * table_bytes_;
 }
 
-StepView StepLayout::View(const std::byte* step) const {
+StepView StepLayout::View(const std::byte* step, int32_t table) const {
   return {.counts = reinterpret_cast<const StepCounts*>(step),
-          .rows = reinterpret_cast<const StepRow*>(step + rows_),
-          .sequences = reinterpret_cast<const StepSequence*>(step + sequences_),
+          .rows = reinterpret_cast<const StepRow*>(step + rows(table)),
+          .sequences = reinterpret_cast<const StepSequence*>(step + sequences(table)),
           .tables = reinterpret_cast<const int32_t*>(step + tables_),
           .screen_begin = reinterpret_cast<const int32_t*>(step + screen_begin_),
           .frozen = nullptr,
@@ -112,16 +152,18 @@ StepView StepLayout::View(const std::byte* step) const {
 size_t StepBytes(const BatchView& batch) {
   size_t entries = 0;
   for (const SequenceRows& sequence : batch.sequences) {
-    entries += sequence.block_table.size() + 2 * TemperedWords(sequence).size();
+    entries += TableEntries(sequence) + 2 * TemperedWords(sequence).size();
   }
-  return StepLayout(PaddedRowsOf(batch)).tables() + entries * sizeof(int32_t);
+  const StepLayout layout(PaddedRowsOf(batch), NumTables(batch));
+  return layout.tables() + entries * sizeof(int32_t);
 }
 
 PackedStep PackStep(const BatchView& batch, std::byte* step) {
   PackedStep packed;
   packed.num_rows = batch.num_rows();
   packed.padded_rows = PaddedRowsOf(batch);
-  const StepLayout layout(packed.padded_rows);
+  packed.num_tables = NumTables(batch);
+  const StepLayout layout(packed.padded_rows, packed.num_tables);
   std::memset(step, 0, layout.tables());
   auto* rows = Array<StepRow>(step, layout.rows());
   auto* sequences = Array<StepSequence>(step, layout.sequences());
@@ -130,7 +172,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   int32_t tempered_begin = 0;
   DecodeLengths lengths;
   for (const SequenceRows& sequence : batch.sequences) {
-    tempered_begin += static_cast<int32_t>(sequence.block_table.size());
+    tempered_begin += static_cast<int32_t>(TableEntries(sequence));
   }
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceRows& sequence = batch.sequences[s];
@@ -182,6 +224,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
       }
     }
   }
+  PackMoreTables(batch, layout, packed.padded_rows, packed.num_tables, table_begin, step);
   packed.even = lengths.even();
   *Array<StepCounts>(step, layout.counts()) = {
       .num_rows = packed.num_rows,

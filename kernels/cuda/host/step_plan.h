@@ -11,30 +11,42 @@
 
 namespace eta::cuda {
 
+// Rows of up to so many keys are short, and count as equally long.
+inline constexpr int32_t kShortKeys = 4096;
+
 // The number of rows to which a step of `rows` rows is padded, so that few sizes occur. Decoding
 // repeats small sizes, and each of these has its own graphs.
 int64_t PaddedRows(int64_t rows);
 
 // The offsets of a step's arrays, in bytes from its beginning. They are equal for all batches of
-// equal padded size, because only the last array, the tables, varies in length beyond that.
+// equal padded size and equally many block tables of a sequence, because only the last array, the
+// tables, varies in length beyond that. Rows and sequences stand there once for each of a
+// sequence's block tables, since they say where it begins.
 class StepLayout {
  public:
-  explicit StepLayout(int32_t padded_rows);
+  explicit StepLayout(int32_t padded_rows, int32_t num_tables = 1);
 
   size_t counts() const { return 0; }
-  size_t rows() const { return rows_; }
-  size_t sequences() const { return sequences_; }
+  size_t rows(int32_t table = 0) const { return rows_ + Shift(table); }
+  size_t sequences(int32_t table = 0) const { return sequences_ + Shift(table); }
   size_t screen_begin() const { return screen_begin_; }
   size_t tables() const { return tables_; }
 
-  // The arrays of a step that begins at `step`, without those that profiles bring.
-  StepView View(const std::byte* step) const;
+  // The arrays of a step that begins at `step`, without those that profiles bring; for layers of
+  // block table `table`.
+  StepView View(const std::byte* step, int32_t table = 0) const;
 
  private:
+  size_t Shift(int32_t table) const {
+    return table == 0 ? 0 : more_rows_ - rows_ + static_cast<size_t>(table - 1) * table_bytes_;
+  }
+
   int32_t padded_rows_;
   size_t rows_;
   size_t sequences_;
   size_t screen_begin_;
+  size_t more_rows_;    // rows of block table 1
+  size_t table_bytes_;  // rows and sequences of one block table
   size_t tables_;
 };
 
@@ -57,6 +69,7 @@ struct PackedStep {
   };
   int32_t num_rows = 0;     // R
   int32_t padded_rows = 0;  // at least 1
+  int32_t num_tables = 1;   // block tables of a sequence
   bool has_prefill = false;
   bool calibrates = false;            // a prefill sequence calibrates
   bool relative = false;              // a decode sequence has relative thresholds

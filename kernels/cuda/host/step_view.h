@@ -25,7 +25,7 @@ struct StepRow {
   RowRole role;
   int32_t token;
   int32_t position;
-  int32_t table_begin;  // the sequence's block table: tables[table_begin + block]
+  int32_t table_begin;  // the layer's block table of the sequence: tables[table_begin + block]
   int32_t sequence;     // index of its sequence in the batch
   int32_t frozen;       // row of StepView::frozen, or -1: the predictor's thresholds
   int32_t head_z;       // row of StepView::head_z, or -1: `attention.z` for every head

@@ -281,6 +281,7 @@ bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvPa
   const bool divides = kv_heads <= kMaxKvHeads && (kv_heads & (kv_heads - 1)) == 0 &&
                        heads % kv_heads == 0 && heads / kv_heads <= kMaxGroup;
   if (!HasClusters(context.device) || !one_layer || !divides) return false;
+  if (append.kv.records == nullptr) return false;
   const int64_t width = heads / kv_heads * d;
   if (width > kMaxWidth) return false;
 

@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(kAppendThreads)
   const auto first = static_cast<int32_t>(blockIdx.x) * rows_per_block;
   const int32_t begin = NextBlockBegin(step, num_rows, first, b);
   const int32_t end = NextBlockBegin(step, num_rows, first + rows_per_block, b);
-  const auto fills = [&](int32_t row) { return (step.rows[row].position + 1) % b == 0; };
+  const auto fills = [&](int32_t row) {
+    return args.records != nullptr && (step.rows[row].position + 1) % b == 0;
+  };
   const auto work_on = [&](int32_t row) {
     const StepRow& at = step.rows[row];
     const bool chained = at.position - b < step.sequences[at.sequence].position;
@@ -149,7 +151,8 @@ void AppendKv(Context& context, const AppendKvParams& params) {
     Launch(context.device, "AppendKv", shape, AppendRows<decltype(element)>, args, rows_per_block,
            context.step);
   });
-  if (num_rows <= tile.block_size) return;  // no sequence can fill two blocks
+  // No sequence can fill two blocks, or the layer has no index.
+  if (num_rows <= tile.block_size || params.kv.records == nullptr) return;
   const auto chain_blocks = static_cast<unsigned>(std::min(num_rows, kMaxChainBlocks));
   const auto threads = static_cast<unsigned>((tile.head_dim + 31) / 32 * 32);
   Launch(context.device, "AppendKv", {.grid = {chain_blocks, kv_heads}, .block = threads},

@@ -48,6 +48,12 @@ __device__ __forceinline__ uint32_t LowBits(int32_t count) {
   return count >= 32 ? ~0u : (1u << count) - 1;
 }
 
+// Adds the weight of a head's sink to a query's sum of weights.
+__device__ __forceinline__ void AddSink(const AttentionParams& params, int32_t head, float maximum,
+                                        float& total) {
+  if (params.sinks != nullptr) total += expf(params.sinks[head] - maximum);
+}
+
 // Adds to four coordinates of a query what all keys of its row's full blocks weigh at the logit 0.
 __device__ __forceinline__ void AddFloor(const Tile& tile, const StepRow& row, int32_t num_full,
                                          int32_t kv_head, float maximum, int32_t coordinate,
@@ -88,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int32_t i = thread; i < tile.shape.padded_queries() * head_dim; i += kThreads) {
     tile.queries[i] = i < group * head_dim ? q[i] : 0.0f;
   }
-  if (thread < group) {
+  if (thread < group && params.window == 0) {
     tile.thresholds[thread] =
         params.thresholds.data[row_index * params.thresholds.stride + kv_head * group + thread] -
         row.attention.offset;
@@ -100,8 +106,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t list = static_cast<int64_t>(row_index) * params.geometry.num_kv_heads + kv_head;
   const uint32_t* blocks = params.selection.blocks + list * params.selection.capacity;
   const uint32_t* heads = params.selection.heads + list * params.selection.capacity;
-  const bool admit_all = row.attention.admit_all;
-  const int32_t listed = admit_all ? num_full : params.selection.counts[list];
+  const int32_t window_begin = WindowBegin(row.position, params.window);
+  const int32_t first_block = window_begin / block_size;
+  const bool admit_all = row.attention.admit_all || params.window > 0;
+  const int32_t listed = admit_all ? num_full - first_block : params.selection.counts[list];
   const bool has_floor = row.attention.uniform_floor && params.gate == Gate::kSilu && !admit_all;
   const uint32_t all_heads = LowBits(group);
   const uint32_t floor_heads = has_floor ? PruningHeads(heads, listed, num_full) & all_heads : 0;
@@ -114,12 +122,14 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int32_t token = i % block_size;
         const bool full = entry < listed;
         const int32_t ordinal =
-            !full ? num_full : (admit_all ? entry : static_cast<int32_t>(blocks[entry]));
+            !full ? num_full
+                  : (admit_all ? first_block + entry : static_cast<int32_t>(blocks[entry]));
+        const bool seen = ordinal * block_size + token >= window_begin;
         const int32_t physical = args.step.tables[row.table_begin + ordinal];
         return KeySlot{
             static_cast<int64_t>(tile.kv.K(physical, kv_head)),
             token,
-            full && !admit_all ? heads[entry] : all_heads,
+            full && !admit_all ? heads[entry] : (seen ? all_heads : 0),
             ordinal * block_size + token == row.position ? all_heads : 0,
             // Tokens of the tail get no floor: the total added below is that of full blocks only.
             full ? floor_heads : 0,
@@ -133,6 +143,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if ((floor_heads >> head & 1) != 0) {
       AddFloor(tile, row, num_full, kv_head, tile.maxima[head], coordinate, total, sum);
     }
+    AddSink(params, kv_head * group + head, tile.maxima[head], total);
     StoreQuotient(params.out, out_row + head * head_dim + coordinate, sum, total);
   });
 }
@@ -216,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (thread < tile.shape.num_queries) {
       const int32_t row_index = first_row + thread / group;
-      const bool valid = row_index >= begin && row_index < end;
+      const bool valid = params.window == 0 && row_index >= begin && row_index < end;
       tile.thresholds[thread] = valid
                                     ? params.thresholds.data[row_index * params.thresholds.stride +
                                                              kv_head * group + thread % group] -
@@ -225,15 +236,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 
     const uint32_t past_queries = LowBits((end - first_row) * group);
-    const bool sparse = args.step.sequences[row.sequence].sparse != 0;
+    const bool sparse = params.window == 0 && args.step.sequences[row.sequence].sparse != 0;
+    const int32_t window_begin = WindowBegin(row.position, params.window);
     const uint32_t floor_queries =
         sparse && row.attention.uniform_floor && params.gate == Gate::kSilu
             ? PruningQueries(args, {first_row, begin, end}, kv_head)
             : 0;
     Sums sums;
     Attend(
-        tile, row.position + (end - begin), floor_queries,
-        [&](int32_t position) {
+        tile, row.position + (end - begin) - window_begin, floor_queries,
+        [&](int32_t i) {
+          const int32_t position = window_begin + i;
           const int32_t token = position % block_size;
           const int32_t ordinal = position / block_size;
           const int32_t physical = args.step.tables[row.table_begin + ordinal];
@@ -241,10 +254,16 @@ __global__ void __launch_bounds__(kThreads, 2)
           const int32_t seen_from = max(position - row.position, 0) + begin - first_row;
           const uint32_t before = LowBits(seen_from * group);
           const bool is_own = position >= row.position;
+          // The rows from this one on have windows that begin behind the key.
+          const int64_t unseen_from = params.window > 0 ? int64_t{position} + params.window -
+                                                              row.position + begin - first_row
+                                                        : tile_rows;
+          const uint32_t unseen =
+              unseen_from < tile_rows ? ~LowBits(static_cast<int32_t>(unseen_from) * group) : 0;
           KeySlot slot = {
               static_cast<int64_t>(tile.kv.K(physical, kv_head)),
               token,
-              past_queries & ~before,
+              past_queries & ~before & ~unseen,
               is_own ? LowBits((seen_from + 1) * group) & ~before : 0,
               0,
               IsTempered(args.step, row.tempered, position),
@@ -262,6 +281,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int32_t num_full = (args.step.rows[row_index].position + 1) / block_size;
         AddFloor(tile, row, num_full, kv_head, tile.maxima[query], coordinate, total, sum);
       }
+      AddSink(params, kv_head * group + query % group, tile.maxima[query], total);
       StoreQuotient(params.out, row_index * params.out.stride + column, sum, total);
     });
   }
@@ -282,8 +302,9 @@ void LaunchAttention(Context& context, const AttentionParams& params, const char
   const TileShape shape = ChooseShape(context.device, num_queries, params.geometry.head_dim);
   const dim3 grid(static_cast<unsigned>(num_tiles),
                   static_cast<unsigned>(params.geometry.num_kv_heads));
-  Launch(context.device, what, LaunchShape{grid, dim3(kThreads), shape.bytes()}, kernel,
-         AttentionArgs{context.step, params, shape.max_keys, prunes});
+  AttentionArgs args = {context.step, params, shape.max_keys, prunes};
+  if (params.window > 0) args.params.gate = Gate::kNone;
+  Launch(context.device, what, LaunchShape{grid, dim3(kThreads), shape.bytes()}, kernel, args);
 }
 
 }  // namespace
@@ -299,7 +320,8 @@ void PlainPrefillAttention(Context& context, const AttentionParams& params) {
   const int32_t group = params.num_query_heads / params.geometry.num_kv_heads;
   const int32_t tile_rows = plain::kMaxQueries / group;
   const uint8_t* prunes = nullptr;
-  if (std::ranges::any_of(context.sequences, [](const auto& s) { return s.sparse != 0; })) {
+  const auto is_sparse = [](const StepSequence& s) { return s.sparse != 0; };
+  if (params.window == 0 && std::ranges::any_of(context.sequences, is_sparse)) {
     prunes = AdmittedTilesOf(context, params.geometry, params.num_query_heads).prunes;
     if (prunes == nullptr) return;
   }

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads)
                                  .tiles = args.tiles,
                                  .tile = tile,
                                  .softmax_scale = args.scale,
-                                 .masses = {}};
+                                 .masses = {},
+                                 .sinks = nullptr};
   const RowList at = {row_index, kv_head, group, num_full, num_keys % tile.block_size, table};
   SumAlwaysRead<T>(mass_args, at, always, queries, shared.mass);
   if (thread < kMaxGroup) shared.best[thread] = 0;
@@ -84,6 +85,9 @@ __global__ void __launch_bounds__(kThreads)
     shared.terms[warp][lane] = terms.Log();
     __syncthreads();
     LogSum of_row;
+    if (args.sinks != nullptr && lane < group) {
+      of_row.Add(args.sinks[kv_head * group + lane] * kLog2E);
+    }
     for (int i = 0; i < kWarps; ++i) {
       of_row.Add(shared.mass.of_warps[i][lane]);
       of_row.Add(shared.terms[i][lane]);

@@ -1,5 +1,6 @@
-// Which keys of a key tile a lane's two queries attend to: all of them, or of sparse prefill those
-// of the pieces that each query admits (admitted_tiles.h). The causal mask comes on top.
+// Which keys of a key tile a lane's two queries attend to: all of them, in a layer with a window
+// those of the query's window, or of sparse prefill those of the pieces that each query admits
+// (admitted_tiles.h). The causal mask comes on top.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,6 +18,19 @@ struct EveryKey {
   __device__ __forceinline__ bool Attends(int /*query*/) const { return true; }
   __device__ __forceinline__ bool Attends(int /*query*/, int /*piece*/) const { return true; }
   __device__ __forceinline__ bool Floors(int /*query*/, int /*piece*/) const { return false; }
+  // Whether `key` is out of sight of a query at `position`.
+  __device__ __forceinline__ bool Hides(int32_t key, int32_t position) const {
+    return key > position;
+  }
+};
+
+// A layer with a window.
+struct WindowKeys : EveryKey {
+  int32_t window;
+  __device__ __forceinline__ explicit WindowKeys(int32_t keys) : window(keys) {}
+  __device__ __forceinline__ bool Hides(int32_t key, int32_t position) const {
+    return key > position || key <= position - window;
+  }
 };
 
 // Sparse prefill, key tiles of `Pieces` pieces.
@@ -51,6 +65,9 @@ struct AdmittedKeys {
     }
   }
 
+  __device__ __forceinline__ bool Hides(int32_t key, int32_t position) const {
+    return key > position;
+  }
   __device__ __forceinline__ bool Attends(int query, int piece) const {
     return (attends >> (2 * piece + query) & 1) != 0;
   }
@@ -73,7 +90,8 @@ __device__ __forceinline__ bool AttendsAny(const std::byte* entry, int32_t warpg
   return any != 0;
 }
 
-// The policy of a kernel: `Pieces` of AdmittedKeys, or 0 for full prefill.
+// The policy of a kernel: `Pieces` of AdmittedKeys, 0 for full prefill, or kWindowPieces.
+inline constexpr int kWindowPieces = -1;
 template <int Pieces>
 struct KeysOf {
   using Type = AdmittedKeys<Pieces>;
@@ -82,5 +100,28 @@ template <>
 struct KeysOf<0> {
   using Type = EveryKey;
 };
+template <>
+struct KeysOf<kWindowPieces> {
+  using Type = WindowKeys;
+};
+
+// The keys of full prefill or of a window.
+template <int Pieces>
+__device__ __forceinline__ typename KeysOf<Pieces>::Type AllKeys(int32_t window) {
+  if constexpr (Pieces == kWindowPieces) {
+    return WindowKeys(window);
+  } else {
+    return EveryKey();
+  }
+}
+
+// Whether keys of the key tile that begins with `first_key` are out of sight of a query of `tile`.
+template <int Pieces>
+__device__ __forceinline__ bool HidesKeys(const PrefillParams& params, const PrefillTile& tile,
+                                          int32_t first_key) {
+  const bool later = first_key + kTileKeys > tile.position;
+  if constexpr (Pieces != kWindowPieces) return later;
+  return later || first_key <= tile.position + tile.tokens - 1 - params.window;
+}
 
 }  // namespace eta::cuda

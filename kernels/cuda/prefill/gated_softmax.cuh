@@ -82,6 +82,14 @@ struct QueryPair {
   }
 };
 
+// The weight of a head's sink beside others of the maximum `maximum`; 0: no sink. Infinite where
+// the sink is far above it.
+__device__ __forceinline__ float SinkWeight(const PrefillParams& params, int32_t head,
+                                            float maximum) {
+  return params.sinks != nullptr ? Exp2(fmaf(params.sinks[head], kLog2E, kWeightShift - maximum))
+                                 : 0.0f;
+}
+
 // Sets the scores of those of the tile's 64 keys that are tempered to 0, the query's own key
 // excepted: the gate leaves 0 as it is.
 __device__ __forceinline__ void Temper(float (&scores)[8][4], const QueryPair& queries,
@@ -111,8 +119,8 @@ __device__ __forceinline__ float GatedLogit(float h, float gate_slope, float gat
   }
 }
 
-// Applies gate and masks: keys after the query's position, and those that it does not attend to,
-// get -infinity; and the query's own key is not gated.
+// Applies gate and masks: keys out of the query's sight, and those that it does not attend to, get
+// -infinity; and the query's own key is not gated.
 template <bool kPrecise, typename Keys>
 __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const QueryPair& queries,
                                                  const Keys& keys, bool gated, float gate_slope,
@@ -129,7 +137,7 @@ __device__ __forceinline__ void ApplyGateAndMask(float (&scores)[8][4], const Qu
         logit = GatedLogit<kPrecise>(h, gate_slope, queries.gate_bias[e / 2]);
       }
       const bool attends = keys.Attends(e / 2, n * Keys::kPieces / 8);
-      scores[n][e] = key > position || !attends ? -INFINITY : logit;
+      scores[n][e] = keys.Hides(key, position) || !attends ? -INFINITY : logit;
     }
   }
 }

@@ -1,7 +1,7 @@
 // PrefillAttention computes attention of each prefill row from q [R, HQ * d] to out [R, HQ * d]:
 // gated, over every causal key with nothing pruned (eta-semantics.md, "Gate"), or over the key
 // tiles that SelectPrefillBlocks listed for the row's tile, each row over its own blocks of them
-// ("Sparse prefill").
+// ("Sparse prefill"), or in a layer with a window over the keys of the row's window ("Windows").
 //
 // The dependence between products, gate and exponentials binds, not the tensor cores.
 // prefill_wgmma.cuh has the kernel for d = 64 on sm_90a, prefill_mma.cuh the kernel for all other
@@ -71,6 +71,7 @@ __device__ __forceinline__ void MergeSlice(const PrefillParams& params, const Pr
       weight += share * floor.keys;
       add(share, *reinterpret_cast<const float4*>(floor.values + column));
     }
+    weight += SinkWeight(params, static_cast<int32_t>(head), maximum);
     if (weight == 0.0f) weight = 1.0f;  // a row without any key gets zeros
     const int64_t at = row * params.out_stride + head * d + column;
     StorePair(params.out, params.out_dtype, at, sum.x / weight, sum.y / weight);
@@ -116,6 +117,7 @@ PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   prefill.q_stride = params.q.stride;
   prefill.thresholds = params.thresholds.data;
   prefill.thresholds_stride = params.thresholds.stride;
+  prefill.sinks = params.sinks;
   prefill.out = params.out.data;
   prefill.out_stride = params.out.stride;
   prefill.out_dtype = params.out.dtype;
@@ -125,7 +127,8 @@ PrefillParams Prepare(const Context& context, const AttentionParams& params) {
   prefill.tile_tokens = kTileQueries / group;
   prefill.softmax_scale = params.softmax_scale;
   prefill.beta = params.beta;
-  prefill.gated = params.gate == Gate::kSilu;
+  prefill.window = params.window;
+  prefill.gated = params.gate == Gate::kSilu && params.window == 0;
   return prefill;
 }
 
@@ -140,8 +143,8 @@ template <typename Element, int kPieces>
 void LaunchWgmma(Context& context, const PrefillParams& params, uint32_t blocks) {
   const LaunchShape shape = {
       .grid = blocks, .block = kWgmmaThreads, .shared_bytes = WgmmaShape<Element>::kSharedBytes};
-  if constexpr (kPieces == 0) {
-    Launch(context.device, "prefill attention", shape, PrefillWgmma<Element>, params);
+  if constexpr (kPieces <= 0) {
+    Launch(context.device, "prefill attention", shape, PrefillWgmma<Element, kPieces>, params);
   } else {
     Launch(context.device, "prefill attention", shape, SparsePrefillWgmma<Element, kPieces>,
            params);
@@ -185,6 +188,7 @@ void LaunchForType(Context& context, const PrefillParams& params, uint32_t block
 }
 
 void LaunchAttention(Context& context, const PrefillParams& params, uint32_t blocks) {
+  if (params.window > 0) return LaunchForType<kWindowPieces>(context, params, blocks);
   if (params.admitted.entries == nullptr) return LaunchForType<0>(context, params, blocks);
   switch (TilePieces(params.geometry.block_size)) {
     case 1:
@@ -196,11 +200,14 @@ void LaunchAttention(Context& context, const PrefillParams& params, uint32_t blo
   }
 }
 
-// The attention tiles of `sequences` that are of sparse prefill, or of full prefill.
-int32_t CountTiles(std::span<const StepSequence> sequences, int32_t group, bool sparse) {
+// The attention tiles of `sequences` that are of sparse prefill, or of full prefill; with a window
+// all are of the latter.
+int32_t CountTiles(std::span<const StepSequence> sequences, int32_t group, int32_t window,
+                   bool sparse) {
   int32_t tiles = 0;
   for (const StepSequence& sequence : sequences) {
-    if (sequence.role != RowRole::kPrefill || (sequence.sparse != 0) != sparse) continue;
+    const bool is_sparse = sequence.sparse != 0 && window == 0;
+    if (sequence.role != RowRole::kPrefill || is_sparse != sparse) continue;
     tiles += AttentionTiles(sequence.num_rows, group);
   }
   return tiles;
@@ -244,11 +251,14 @@ void Attend(Context& context, PrefillParams prefill, const AdmittedTiles& admitt
   const auto begin = sequences.data() - context.sequences.data();
   prefill.sequences = context.step.sequences + begin;
   prefill.num_sequences = static_cast<int32_t>(sequences.size());
-  AttendTiles(context, prefill, CountTiles(sequences, prefill.group, /*sparse=*/false));
+  const auto count = [&](std::span<const StepSequence> among, bool sparse) {
+    return CountTiles(among, prefill.group, prefill.window, sparse);
+  };
+  AttendTiles(context, prefill, count(sequences, /*sparse=*/false));
   prefill.admitted = admitted;
-  prefill.admitted.first_tile = CountTiles(context.sequences.first(static_cast<size_t>(begin)),
-                                           prefill.group, /*sparse=*/true);
-  AttendTiles(context, prefill, CountTiles(sequences, prefill.group, /*sparse=*/true));
+  prefill.admitted.first_tile =
+      count(context.sequences.first(static_cast<size_t>(begin)), /*sparse=*/true);
+  AttendTiles(context, prefill, count(sequences, /*sparse=*/true));
 }
 
 }  // namespace
@@ -263,7 +273,7 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
     return;
   }
   AdmittedTiles admitted;
-  if (CountTiles(context.sequences, group, /*sparse=*/true) > 0) {
+  if (CountTiles(context.sequences, group, params.window, /*sparse=*/true) > 0) {
     admitted = AdmittedTilesOf(context, geometry, params.num_query_heads);
     if (admitted.entries == nullptr) return;
   }
@@ -276,7 +286,7 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
   }
   std::span<const StepSequence> rest = context.sequences;
   for (auto some = TakeWideRun(geometry, rest); !some.empty(); some = TakeWideRun(geometry, rest)) {
-    const WideTiles wide = Widen(context, geometry, params.kv, some);
+    const WideTiles wide = Widen(context, geometry, params.kv, params.window, some);
     if (wide.tiles == nullptr) return;
     prefill.geometry = wide.geometry;
     prefill.tiles = wide.tiles;

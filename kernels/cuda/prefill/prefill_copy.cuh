@@ -29,6 +29,7 @@ struct KeyTileCopier {
   __device__ __forceinline__ KeyTileCopier(const PrefillParams& params, const PrefillTile& tile,
                                            int32_t kv_head, int64_t list) {
     table = params.tables + tile.table_begin;
+    first_key = tile.first_key;
     keys = tile.keys;
     block_size = params.geometry.block_size;
     block_shift = __ffs(block_size) - 1;
@@ -47,14 +48,16 @@ struct KeyTileCopier {
       key_tile = reinterpret_cast<const AdmittedTile*>(entries + place * kEntryBytes)->key_tile;
     }
     const int32_t key = key_tile * kTileKeys + piece_begin;
-    block = piece_begin < kTileKeys && key < keys ? table[key >> block_shift] : -1;
+    const bool needed = key < keys && key + (1 << piece_shift) > first_key;
+    block = piece_begin < kTileKeys && needed ? table[key >> block_shift] : -1;
   }
   // Copies the tile that LookUp found, and the entry at `place` to `entry`.
   __device__ __forceinline__ void Copy(int32_t place, uint32_t stage, uint32_t entry,
                                        Barrier* full) const {
     const uint32_t piece_bytes = 128u << piece_shift;
     const int32_t used = min(keys - key_tile * kTileKeys, kTileKeys);
-    const int32_t pieces = (used + (1 << piece_shift) - 1) >> piece_shift;
+    const int32_t missing = max(first_key - key_tile * kTileKeys, 0) >> piece_shift;
+    const int32_t pieces = ((used + (1 << piece_shift) - 1) >> piece_shift) - missing;
     ExpectBytes(full, pieces * piece_bytes * 2 + kEntryBytes);
     __syncwarp();
     if constexpr (kEntryBytes > 0) {
@@ -75,6 +78,7 @@ struct KeyTileCopier {
   }
 
   const int32_t* table;  // the sequence's block table
+  int32_t first_key;     // keys before it are not copied, but with others of their block
   int32_t keys;          // keys of the sequence
   int32_t block_size;
   int32_t block_shift;

@@ -39,7 +39,8 @@ __device__ __forceinline__ void CopyOrZero(uint32_t shared, const std::byte* glo
                : "memory");
 }
 
-// All threads copy K and V of 64 keys, or K alone. Keys after the sequence's end become zeros.
+// All threads copy K and V of 64 keys, or K alone. Keys after the sequence's end become zeros, and
+// those before the tile's first key.
 template <int kHeadDim, bool kValues = true>
 __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const PrefillTile& tile,
                                             int32_t kv_head, int32_t key_tile, uint32_t shared) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const P
   const int32_t* table = params.tables + tile.table_begin;
   for (int32_t i = threadIdx.x; i < kTileKeys * kRowChunks; i += kMmaThreads) {
     const int32_t key = key_tile * kTileKeys + i / kRowChunks;
-    const uint32_t bytes = key < tile.keys ? 16 : 0;
+    const uint32_t bytes = key >= tile.first_key && key < tile.keys ? 16 : 0;
     const int32_t within = key % params.geometry.block_size;
     const std::byte* from = params.tiles;
     if (bytes != 0) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_
 }
 
 // kPrecise: the gate is exact to float32, instead of tanh's approximation. kPieces: of the key
-// tiles of sparse prefill; 0 for full prefill.
+// tiles of sparse prefill; 0 for full prefill; or kWindowPieces.
 template <typename Element, int kHeadDim, bool kPrecise, int kPieces>
 __global__ void __launch_bounds__(kMmaThreads,
                                   kHeadDim == 64 && std::is_same_v<Element, Half> ? 2 : 1)
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kMmaThreads,
   using Shape = MmaShape<kHeadDim>;
   using Keys = typename KeysOf<kPieces>::Type;
   constexpr bool kSparse = kPieces > 0;
-  constexpr int kEntryBytes = AdmittedTileBytes(kPieces);
+  constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(kPieces) : 0;
   constexpr bool kSplitWeight = std::is_same_v<Element, BFloat16>;
   extern __shared__ __align__(128) std::byte stages[];
   WaitForPrevious();
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kMmaThreads,
         return Keys(entries + place * kEntryBytes, first_query, queries.floored, queries.position,
                     first_key, __ffs(params.geometry.block_size) - 1);
       } else {
-        return Keys();
+        return AllKeys<kPieces>(params.window);
       }
     }();
     if constexpr (kSparse) {
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kMmaThreads,
     Rescale rescale;
     const Weighing weighing =
         BoundMaximum<kPrecise>(scores, queries, rescale, params, attended, first_key,
-                               first_key + kTileKeys > tile.position);
+                               HidesKeys<kPieces>(params, tile, first_key));
     Weigh(scores, queries, weighing, params, attended);
     Apply(rescale, sums);
     uint32_t weights[4][4];

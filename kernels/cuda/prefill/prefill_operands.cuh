@@ -100,6 +100,7 @@ __device__ __forceinline__ void StoreQueries(const PrefillParams& params, const 
       }
     } else {
       const int32_t head = work.kv_head * params.group + (query + 8 * i) % params.group;
+      weight += SinkWeight(params, head, queries.maximum[i]);
       const int64_t at = (tile.row_begin + token) * params.out_stride +
                          static_cast<int64_t>(head) * kHeadDim + column;
       if constexpr (kFloors) {

@@ -28,6 +28,7 @@ struct PrefillParams {
   int64_t q_stride;
   const float* thresholds;
   int64_t thresholds_stride;
+  const float* sinks;  // [HQ] or null
   const std::byte* tiles;
   void* out;
   int64_t out_stride;
@@ -39,6 +40,7 @@ struct PrefillParams {
   float softmax_scale;
   float beta;
   bool gated;
+  int32_t window;   // of the layer: tiles are of all prefill sequences; 0: none
   bool calibrates;  // true: tiles are of sequences that calibrate only
   // Of sparse prefill; else null pointers, and the tiles are those of full prefill. Its first tile
   // is that of the first of `sequences`.
@@ -52,8 +54,10 @@ struct PrefillTile {
   int32_t tokens;       // rows, at most tile_tokens
   int32_t position;     // of the first row
   int32_t table_begin;  // of the sequence's block table in PrefillParams::tables
+  int32_t first_key;    // the first that a row attends to: blocks before it may be gone
   int32_t keys;         // keys of the sequence: position of its last row + 1
-  int32_t key_tiles;    // key tiles that the last row attends to; of sparse prefill those listed
+  int32_t first_tile;   // key tile of the first key
+  int32_t key_tiles;    // end of those that the last row attends to; of sparse prefill those listed
   int32_t parts;        // parts that the key tiles are cut into
   TemperedKeys tempered;
 };
@@ -65,7 +69,8 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
     const bool counts = params.calibrates
                             ? sequence.calibrate != 0
                             : sequence.role == RowRole::kPrefill &&
-                                  (sequence.sparse != 0) == (params.admitted.entries != nullptr);
+                                  (params.window > 0 ||
+                                   (sequence.sparse != 0) == (params.admitted.entries != nullptr));
     return counts ? (sequence.num_rows + params.tile_tokens - 1) / params.tile_tokens : 0;
   };
   const Piece piece = FindPiece(params.sequences, params.num_sequences, index, tiles_of);
@@ -79,8 +84,10 @@ __device__ __forceinline__ PrefillTile FindTile(const PrefillParams& params, int
   tile.position = sequence.position + first;
   tile.table_begin = sequence.table_begin - params.tables_begin;
   tile.keys = sequence.position + sequence.num_rows;
+  tile.first_key = WindowBegin(tile.position, params.window);
+  tile.first_tile = tile.first_key / kTileKeys;
   tile.key_tiles = (tile.position + tile.tokens + kTileKeys - 1) / kTileKeys;
-  tile.parts = max(1, min(params.max_parts, tile.key_tiles / kMinPartTiles));
+  tile.parts = max(1, min(params.max_parts, (tile.key_tiles - tile.first_tile) / kMinPartTiles));
   tile.tempered = sequence.tempered;
   return tile;
 }
@@ -140,7 +147,8 @@ __device__ __forceinline__ uint64_t TemperedKeysOf(const PrefillParams& params,
 
 // The first key tile of part `part`. The part ends where part + 1 begins.
 __device__ __forceinline__ int32_t PartBegin(const PrefillTile& tile, int32_t part) {
-  return static_cast<int32_t>(static_cast<int64_t>(tile.key_tiles) * part / tile.parts);
+  const int64_t tiles = tile.key_tiles - tile.first_tile;
+  return tile.first_tile + static_cast<int32_t>(tiles * part / tile.parts);
 }
 
 // Where a part's results are in memory.

@@ -17,8 +17,8 @@
 
 namespace eta::cuda {
 
-// Full prefill.
-template <typename Element>
+// Full prefill, or with kWindowPieces that of a layer with a window.
+template <typename Element, int kPieces>
 __global__ void __launch_bounds__(kWgmmaThreads, 2)
     PrefillWgmma(const __grid_constant__ PrefillParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -27,14 +27,16 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
   const PrefillWork work = WorkOfBlock(params);
   const PrefillTile tile = FindTile(params, work.tile, work.kv_head);
   if (tile.row_begin < 0 || work.part >= tile.parts) return;
-  WgmmaPart<Element, 0> part(params, ring, work, tile);
-  typename WgmmaPart<Element, 0>::Place at;
+  using Part = WgmmaPart<Element, kPieces>;
+  Part part(params, ring, work, tile);
+  const typename Part::Keys keys = AllKeys<kPieces>(params.window);
+  typename Part::Place at;
   part.Receive(0, at);
   wgmma::Fence();
   part.MultiplyKeys(0);
   wgmma::Wait<0>();
   wgmma::Pin(part.scores);
-  part.WeighTile(part.Bound(0, 0, EveryKey()), EveryKey());
+  part.WeighTile(part.Bound(0, 0, keys), keys);
   for (int32_t i = 1; i < part.count; ++i) {
     const int32_t before = at.stage;
     at.Advance();
@@ -46,10 +48,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 2)
     part.MultiplyValues(before);
     wgmma::Wait<1>();
     wgmma::Pin(part.scores);
-    const Weighing weighing = part.Bound(i, at.stage, EveryKey());
+    const Weighing weighing = part.Bound(i, at.stage, keys);
     part.FinishValues();
     part.Release(before);
-    part.WeighTile(weighing, EveryKey());
+    part.WeighTile(weighing, keys);
     Apply(part.rescale, part.sums);
   }
   part.Finish(at.stage);

@@ -24,7 +24,24 @@ struct WidenArgs {
   KvTile wide;
   int32_t* wide_tables;  // block i becomes block i
   std::byte* to;
+  int32_t window;
+  const StepSequence* sequences;
+  int32_t num_sequences;
 };
+
+// Whether entry `entry` of the tables lies before the window of its sequence's first row. Such a
+// block may be gone. The whole CTA calls it.
+__device__ __forceinline__ bool IsBeforeWindow(const WidenArgs& args, int32_t entry) {
+  bool before = false;
+  const int32_t begin = args.sequences[0].table_begin;
+  for (int32_t s = threadIdx.x; s < args.num_sequences; s += kThreads) {
+    const StepSequence& sequence = args.sequences[s];
+    const int32_t first = sequence.table_begin - begin;
+    const int32_t ordinal = WindowBegin(sequence.position, args.window) / args.narrow.block_size;
+    before = before || (entry >= first && entry < first + ordinal);
+  }
+  return __syncthreads_or(before ? 1 : 0) != 0;
+}
 
 // Multiplies two e4m3 by `scale` and converts them to two float16. Large values saturate; NaN stays
 // NaN.
@@ -46,6 +63,7 @@ __global__ void __launch_bounds__(kThreads) WidenTiles(const __grid_constant__ W
   const KvTile& wide = args.wide;
   const auto entry = static_cast<int32_t>(blockIdx.x);
   const auto kv_head = static_cast<int32_t>(blockIdx.y);
+  if (args.window > 0 && IsBeforeWindow(args, entry)) return;
   const int32_t block = args.tables[entry];
   const std::byte* keys = args.from + narrow.K(block, kv_head);
   const std::byte* values = args.from + narrow.V(block, kv_head);
@@ -136,7 +154,7 @@ std::span<const StepSequence> TakeWideRun(const KvGeometry& geometry,
   return {begin, end};
 }
 
-WideTiles Widen(Context& context, const KvGeometry& narrow, const KvLayerView& kv,
+WideTiles Widen(Context& context, const KvGeometry& narrow, const KvLayerView& kv, int32_t window,
                 std::span<const StepSequence> sequences) {
   const StepSequence& last = sequences.back();
   const int32_t begin = sequences.front().table_begin;
@@ -148,8 +166,15 @@ WideTiles Widen(Context& context, const KvGeometry& narrow, const KvLayerView& k
   std::byte* tiles = context.scratch.Get(Scratch::Use::kWideTiles, tile_bytes + table_bytes);
   if (tiles == nullptr) return {geometry};
   auto* tables = reinterpret_cast<int32_t*>(tiles + tile_bytes);
-  const WidenArgs args = {
-      context.step.tables + begin, kv.tiles, KvTile(narrow), wide, tables, tiles};
+  const WidenArgs args = {context.step.tables + begin,
+                          kv.tiles,
+                          KvTile(narrow),
+                          wide,
+                          tables,
+                          tiles,
+                          window,
+                          context.step.sequences + (sequences.data() - context.sequences.data()),
+                          static_cast<int32_t>(sequences.size())};
   Launch(context.device, "widening of the 8-bit cache",
          {.grid = dim3(static_cast<unsigned>(entries), static_cast<unsigned>(narrow.num_kv_heads)),
           .block = dim3(kThreads)},

@@ -32,9 +32,9 @@ struct WideTiles {
   const std::byte* tiles = nullptr;  // null: no memory
   const int32_t* tables = nullptr;   // the sequences' block tables, one after the other
 };
-// Widens the keys and values of `sequences`, as TakeWideRun returns them. The next call uses the
-// same memory.
-WideTiles Widen(Context& context, const KvGeometry& geometry, const KvLayerView& kv,
+// Widens the keys and values of `sequences`, as TakeWideRun returns them, from the first window on
+// in a layer with a window (0: none). The next call uses the same memory.
+WideTiles Widen(Context& context, const KvGeometry& geometry, const KvLayerView& kv, int32_t window,
                 std::span<const StepSequence> sequences);
 
 }  // namespace eta::cuda

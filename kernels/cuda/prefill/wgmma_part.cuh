@@ -82,7 +82,7 @@ struct WgmmaRing {
 
 // The queries of a warp against one part of its tile's keys. The two kernels are made of these
 // steps; all warps of a warpgroup take them together. kPieces: of the key tiles of sparse prefill;
-// 0 for full prefill. Tiles go by their number in the part.
+// 0 for full prefill; or kWindowPieces. Tiles go by their number in the part.
 template <typename Element, int kPieces>
 struct WgmmaPart {
   using Shape = WgmmaShape<Element>;
@@ -188,13 +188,21 @@ struct WgmmaPart {
     __syncwarp();
     Wait(ring.full + at.stage, at.phase);
     const int32_t used = tile.keys - KeyTileOf(i, at.stage) * kTileKeys;
-    if (used >= kTileKeys) return;
-    // This is the sequence's last tile and the CTA's last one. The memory after its keys holds no
-    // data, and a weight of 0 must not meet a NaN there.
+    int32_t missing = 0;  // keys before the window, whose blocks may be gone
+    if constexpr (kPieces == kWindowPieces) {
+      missing = tile.first_key - KeyTileOf(i, at.stage) * kTileKeys;
+    }
+    if (used >= kTileKeys && missing <= 0) return;
+    // This is the sequence's last tile and the CTA's last one, or the window's first. The memory
+    // after its keys, or before them, holds no data, and a weight of 0 must not meet a NaN there.
     auto* values =
         reinterpret_cast<uint4*>(ring.stages + (KeysAt(at.stage) - ring.shared) + kWgmmaTileBytes);
 #pragma unroll 1
-    for (int32_t to = used * 8 + threadIdx.x; to < kTileKeys * 8; to += kWgmmaThreads) {
+    for (int32_t to = max(used, 0) * 8 + threadIdx.x; to < kTileKeys * 8; to += kWgmmaThreads) {
+      values[to] = make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll 1
+    for (int32_t to = threadIdx.x; to < missing * 8; to += kWgmmaThreads) {
       values[to] = make_uint4(0, 0, 0, 0);
     }
     wgmma::PublishWrites();
@@ -258,7 +266,7 @@ struct WgmmaPart {
       return Keys(ring.stages + EntryAt(stage), first_query, queries.floored, queries.position,
                   KeyTileOf(i, stage) * kTileKeys, block_shift);
     } else {
-      return Keys();
+      return AllKeys<kPieces>(params.window);
     }
   }
   __device__ __forceinline__ Weighing Bound(int32_t i, int32_t stage, const Keys& keys) {
@@ -267,7 +275,7 @@ struct WgmmaPart {
     Temper(scores, queries, first_key,
            TemperedKeysOf(params, {tempered[0], tempered[1]}, key_tile));
     return BoundMaximum</*kPrecise=*/false>(scores, queries, rescale, params, keys, first_key,
-                                            first_key + kTileKeys > tile.position);
+                                            HidesKeys<kPieces>(params, tile, first_key));
   }
   // Turns the scores into packed weights.
   __device__ __forceinline__ void WeighTile(const Weighing& weighing, const Keys& keys) {

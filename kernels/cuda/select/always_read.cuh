@@ -138,7 +138,11 @@ struct RowSums {
         const int32_t column = tile * 8 + lane % 4 * 2 + i;
         thresholds[tile][i] = INFINITY;
         if (column >= masks.num_queries) continue;
-        const float threshold = of_row[tile][i].Log() * kLn2 + options.relative_c;
+        LogSum mass = of_row[tile][i];
+        if (args.sinks != nullptr) {
+          mass.Add(args.sinks[masks.rows.kv_head * masks.group + column % masks.group] * kLog2E);
+        }
+        const float threshold = mass.Log() * kLn2 + options.relative_c;
         thresholds[tile][i] = (threshold - options.offset) * kLog2E;
         if (lane >= 4) continue;
         args.thresholds[masks.Row(column) * args.thresholds_stride +

@@ -130,7 +130,8 @@ void SelectBlocks(Context& context, const SelectBlocksParams& params, const Devi
   PackArgs pack = PackingOf(context, params, counts, best, pool_blocks);
   pack.masks = params.selection.heads;
   pack.mass = {params.q.data,   params.q.stride,  params.thresholds.data, params.thresholds.stride,
-               params.kv.tiles, KvTile(geometry), params.softmax_scale,   masses};
+               params.kv.tiles, KvTile(geometry), params.softmax_scale,   masses,
+               params.sinks};
   LaunchShape shape = PackShape(context, geometry);
   if (!relative) {
     Launch(context.device, "pack blocks", shape, PackKernel<float, false>, pack);

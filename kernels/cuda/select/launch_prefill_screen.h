@@ -20,6 +20,7 @@ struct PrefillScreenArgs {
   int64_t q_stride;
   float* thresholds;
   int64_t thresholds_stride;
+  const float* sinks;  // [HQ] or null
   const std::byte* records;
   const std::byte* tiles;
   const float* centre;  // of kind outlier: [HKV, d] or null

@@ -24,6 +24,7 @@ struct RowMassArgs {
   KvTile tile;
   float softmax_scale;
   MassScratch masses;
+  const float* sinks;  // [HQ] or null
 };
 
 // In shared memory.
@@ -115,6 +116,9 @@ __device__ __forceinline__ void FindThresholds(const RowMassArgs& args, const Ro
 #pragma unroll 4
     for (int32_t piece = lane; piece < pieces; piece += 32) of_row.Add(sums[piece]);
     if (lane < kWarps) of_row.Add(mass.of_warps[lane][head]);
+    if (lane == 0 && args.sinks != nullptr) {
+      of_row.Add(args.sinks[at.kv_head * at.group + head] * kLog2E);
+    }
     AddOfLanes(of_row, 1, 32);
     if (lane != 0) continue;
     const float threshold = of_row.Log() * kLn2 + c;

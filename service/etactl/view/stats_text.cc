@@ -105,6 +105,10 @@ std::string Heading(const v1::Stats& stats) {
       "%s records in %s\n",
       server.model_fingerprint().substr(0, kFingerprintDigits), kv.layers(), kv.query_heads(),
       kv.kv_heads(), kv.blocks(), kv.block_size(), kv.kv_dtype(), kv.index(), kv.index_dtype());
+  if (kv.has_full_layers()) {
+    absl::StrAppendFormat(&text, "%d layers see the whole context, the others %d tokens\n",
+                          kv.full_layers(), kv.window());
+  }
   if (stats.has_tenant()) {
     absl::StrAppend(&text, "figures of tenant ", stats.tenant(), " only\n");
   }

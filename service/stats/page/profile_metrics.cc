@@ -69,7 +69,7 @@ void AddProfiles(const ServerStatus& status, Telemetry& labels, MetricFamilies& 
   target("eta_profile_target_mass_ratio", &LoadedProfile::retained_mass);
   page.Begin("eta_profile_target_cached_keys");
   const double groups =
-      static_cast<double>(status.info.config.num_layers) * status.info.config.num_kv_heads;
+      static_cast<double>(status.info.config.num_full_layers()) * status.info.config.num_kv_heads;
   for (const LabelledProfile& labelled : profiles) {
     if (labelled.profile->measured_context == 0) continue;
     page.Add({{"tenant", labelled.tenant.text()},

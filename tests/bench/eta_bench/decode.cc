@@ -7,15 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
-#include <random>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/kv_cache.h"
-#include "engine/model/model.h"
-#include "engine/model/rope/rope_base.h"
 #include "kernels/system/usable_cpus.h"
 #include "tests/bench/eta_bench/data.h"
+#include "tests/bench/eta_bench/decode_case.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 #include "tests/bench/eta_bench/model.h"
 
@@ -35,215 +31,28 @@ struct Options {
   int32_t distinct_tokens = 16384;
   int32_t profiles = 0;  // resident ones, drawn per row and step; 0: not measured
   std::string weights = "native";
+  int32_t experts = 0;
+  int32_t experts_per_token = 8;
+  int32_t expert_ffn = 768;
 
   // float8 is how the model is stored.
   WeightFormat format() const { return ParseWeightFormat(weights).value_or(WeightFormat::kNative); }
   bool float8() const { return weights == "float8"; }
 };
 
-// A model, a full cache, and one row per sequence at its last position.
-class DecodeCase {
- public:
-  DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
-             std::span<const SequencePlace> places, int32_t num_blocks, WeightFormat weights)
-      : backend_(backend), block_size_(content.geometry().block_size), all_rows_(places.size()) {
-    int32_t context = 0;
-    for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
-    model_ = Require(Model::Load(source, backend,
-                                 {.weights = weights,
-                                  .max_rows = static_cast<int32_t>(places.size()),
-                                  .max_context = context,
-                                  .block_size = block_size_}));
-    const ModelConfig& config = model_->config();
-    cache_ = Require(KvCache::Create(backend, config, content.geometry(), num_blocks));
-    std::vector<KvLayerView> layers;
-    for (int32_t i = 0; i < config.num_layers; ++i) layers.push_back(cache_->layer(i));
-    content.Fill(backend, places, layers);
-    thresholds_.resize(static_cast<size_t>(config.num_layers * config.num_query_heads));
-    for (size_t i = 0; i < places.size(); ++i) {
-      SequenceRows& row = all_rows_[i];
-      row.row_begin = static_cast<int32_t>(i);
-      row.num_rows = 1;
-      row.position = places[i].num_tokens - 1;
-      row.kind = RowKind::kDecode;
-      row.rope_theta = RopeTheta(config, context);
-      row.frozen_thresholds = thresholds_.data();
-      row.block_table = places[i].block_table;
-    }
-    UseRows(places.size());
-  }
-
-  // From now on a step has the first `count` rows.
-  void UseRows(size_t count) {
-    const ModelConfig& config = model_->config();
-    rows_.assign(all_rows_.begin(), all_rows_.begin() + static_cast<std::ptrdiff_t>(count));
-    tokens_.clear();
-    samples_.clear();
-    logit_rows_.clear();
-    possible_ = 0.0;
-    full_blocks_ = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const int32_t num_tokens = rows_[i].position + 1;
-      possible_ += num_tokens;
-      full_blocks_ += num_tokens / block_size_;
-      tokens_.push_back(
-          static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
-      samples_.push_back({.temperature = 0.0f});
-      logit_rows_.push_back(static_cast<int32_t>(i));
-    }
-    const size_t counted = static_cast<size_t>(config.num_layers) * count;
-    attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
-    read_.resize(counted * static_cast<size_t>(config.num_kv_heads));
-  }
-
-  void SetThreshold(float threshold) {
-    std::fill(thresholds_.begin(), thresholds_.end(), threshold);
-  }
-  void SetAdmitAll(bool admit_all) {
-    for (SequenceRows& row : rows_) row.attention.admit_all = admit_all;
-  }
-
-  // From now on every step draws a profile for each of its rows; 0: one profile for all. The
-  // profiles are separate tables with the current threshold. They differ by less than changes the
-  // densities.
-  void SetProfiles(int32_t count) {
-    profiles_.assign(static_cast<size_t>(count), thresholds_);
-    for (size_t i = 0; i < profiles_.size(); ++i) {
-      for (float& threshold : profiles_[i]) threshold += 1e-6f * static_cast<float>(i);
-    }
-    for (SequenceRows& row : rows_) row.frozen_thresholds = thresholds_.data();
-  }
-
-  // Enqueues a whole step up to its sampled tokens. The caller calls Finish().
-  void Enqueue() {
-    Forward();
-    Draw();
-  }
-  // The parts of Enqueue.
-  void Forward() {
-    if (!profiles_.empty()) {
-      for (SequenceRows& row : rows_) {
-        row.frozen_thresholds = profiles_[draw_() % profiles_.size()].data();
-      }
-    }
-    RequireOk(model_->Forward({tokens_, rows_}, *cache_,
-                              {.tokens_attended = attended_.data(), .tokens_read = read_.data()}));
-  }
-  void Draw() {
-    for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
-      const size_t count = std::min<size_t>(Model::max_logit_rows(), rows_.size() - begin);
-      model_->ComputeLogits(std::span(logit_rows_).subspan(begin, count));
-      const std::span<SampleRow> samples = std::span(samples_).subspan(begin, count);
-      for (size_t i = 0; i < count; ++i) samples[i].logits_row = static_cast<int32_t>(i);
-      model_->Sample(samples);
-    }
-  }
-  void RunOnce() {
-    Enqueue();
-    RequireOk(backend_.Finish());
-  }
-
-  // Times of steps that are prepared while the one before runs: from the end of one to the end of
-  // the next, and the part of it that the device did not take.
-  struct PreparedTiming {
-    double wall = 0.0;
-    double host = 0.0;
-  };
-  PreparedTiming TimePrepared(int samples) {
-    constexpr int kWarmUp = 3;
-    std::vector<double> wall;
-    std::vector<double> host;
-    Enqueue();
-    backend_.Launch();
-    Stopwatch watch;
-    for (int i = 0; i < kWarmUp + samples; ++i) {
-      Forward();
-      RequireOk(backend_.Finish());
-      const double seconds = watch.seconds();
-      watch = Stopwatch();
-      backend_.SetTokens(tokens_);
-      Draw();
-      backend_.Launch();
-      if (i < kWarmUp) continue;
-      wall.push_back(seconds);
-      host.push_back(seconds - backend_.last_step_seconds().value_or(seconds));
-    }
-    RequireOk(backend_.Finish());
-    return {Median(wall), Median(host)};
-  }
-
-  // The keys, and the full blocks, of all rows of a step together.
-  double num_tokens() const { return possible_; }
-  double num_full_blocks() const { return static_cast<double>(full_blocks_); }
-
-  // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor and
-  // the embedding, of which it reads one row per token. int4 keeps the embedding at 8 bits.
-  double WeightBytes(WeightFormat weights) const {
-    const ModelConfig& config = model_->config();
-    const double of_number = weights == WeightFormat::kNative ? 2.0 : 34.0 / 32.0;
-    const double embedding = of_number * config.vocab_size * config.model_dim;
-    const double heads = config.num_query_heads;
-    const double predictor = config.num_layers * heads * (heads * config.head_dim + 1) * 4.0;
-    return static_cast<double>(model_->weight_bytes()) - embedding - predictor;
-  }
-
-  // Densities of the last step.
-  double UnionDensity() const { return Density(read_); }
-  double HeadDensity() const { return Density(attended_); }
-  std::vector<float> Logits(int32_t row) {
-    std::vector<float> logits(static_cast<size_t>(model_->config().vocab_size));
-    model_->DownloadLogits(row, logits.data());
-    return logits;
-  }
-  bool finite() const {
-    return std::all_of(samples_.begin(), samples_.end(),
-                       [](const SampleRow& sample) { return sample.finite && sample.token >= 0; });
-  }
-
-  // Finds the threshold at which the union density is within a point of `wanted`.
-  float FindThreshold(double wanted) {
-    float low = -16.0f;
-    float high = 16.0f;
-    for (int i = 0; i < 24; ++i) {
-      const float middle = 0.5f * (low + high);
-      SetThreshold(middle);
-      RunOnce();
-      if (std::abs(UnionDensity() - wanted) < 0.002) return middle;
-      (UnionDensity() > wanted ? low : high) = middle;
-    }
-    if (std::abs(UnionDensity() - wanted) > 0.01) {
-      Fail(absl::StrCat("density ", wanted, ": not reached, the nearest is ", UnionDensity()));
-    }
-    return thresholds_[0];
-  }
-
- private:
-  double Density(std::span<const int32_t> counts) const {
-    return std::accumulate(counts.begin(), counts.end(), 0.0) /
-           (possible_ * static_cast<double>(counts.size()) / static_cast<double>(rows_.size()));
-  }
-
-  Backend& backend_;
-  int32_t block_size_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<KvCache> cache_;
-  std::vector<SequenceRows> all_rows_;
-  std::vector<SequenceRows> rows_;
-  std::vector<int32_t> tokens_;
-  std::vector<SampleRow> samples_;
-  std::vector<int32_t> logit_rows_;
-  std::vector<float> thresholds_;             // [L, HQ]
-  std::vector<std::vector<float>> profiles_;  // [L, HQ] each
-  std::mt19937 draw_{1};
-  std::vector<int32_t> attended_, read_;
-  double possible_ = 0.0;  // the keys of all rows together
-  int64_t full_blocks_ = 0;
-};
-
 ModelShape Shape(const Options& options) {
-  return {options.layers,         options.width,       options.ffn,
-          options.vocab,          options.shape.heads, options.shape.kv_heads,
-          options.shape.head_dim, options.shape.block, options.context};
+  return {options.layers,
+          options.width,
+          options.ffn,
+          options.vocab,
+          options.shape.heads,
+          options.shape.kv_heads,
+          options.shape.head_dim,
+          options.shape.block,
+          options.context,
+          options.experts,
+          options.experts_per_token,
+          options.expert_ffn};
 }
 
 // `blocks_each`: how many of the table are for a sequence. It takes as many as it has tokens for.
@@ -274,6 +83,9 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const std::unique_ptr<Backend> reference = OpenBackend(flags);
   ModelShape shape = Shape(options);
   shape.layers = 1;
+  // Rounding may change which experts a row chooses, so it chooses all.
+  shape.experts = std::min(shape.experts, 8);
+  shape.experts_per_token = std::max(shape.experts, 1);
   // The reference packs weights with one thread.
   if (options.format() != WeightFormat::kNative) shape.ffn = std::min(shape.ffn, 2048);
   const RandomModel source(shape, options.device.seed, workers, options.float8());
@@ -320,13 +132,15 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
 }
 
 Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32_t batch,
-             double density, double weight_bytes, double bytes_per_second) {
+             double density, double dense_bytes, double expert_bytes, double bytes_per_second) {
   const bool full = density >= 1.0;
   decode.SetAdmitAll(full);
   Json threshold = nullptr;
   if (!full) threshold = decode.FindThreshold(density);
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
+  const auto experts_read = static_cast<double>(decode.NumExpertsRead());
+  const double weight_bytes = dense_bytes + experts_read * expert_bytes;
   const double kv_bytes = options.shape.KvBytes(options.layers * decode.num_tokens());
   const double record_bytes = options.shape.RecordBytes(options.layers * decode.num_full_blocks());
   const double bytes =
@@ -338,6 +152,7 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
               {"union_density", decode.UnionDensity()},
               {"head_density", decode.HeadDensity()},
               {"threshold", threshold},
+              {"experts_read_per_layer", experts_read / options.layers},
               {"milliseconds", step.median * 1e3},
               {"best_milliseconds", step.best * 1e3},
               {"wall_milliseconds", step.wall * 1e3},
@@ -376,6 +191,12 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
 Json Run(const Options& options) {
   options.shape.Check();
   if (options.context < 4 * options.shape.block) Fail("--context: fewer than four blocks");
+  if (options.experts > 0 && options.experts_per_token > options.experts) {
+    Fail("--experts_per_token: more than --experts");
+  }
+  if (options.experts > 0 && options.weights != "native") {
+    Fail("--weights: experts are measured as native ones");
+  }
   const double bandwidth = MeasureReadBandwidth(options.device);
   const std::unique_ptr<Backend> backend = OpenBackend(options.device);
   cpu::Workers workers(ReadUsableCpus().threads());
@@ -397,7 +218,7 @@ Json Run(const Options& options) {
   const std::vector<SequencePlace> places =
       Places(table, blocks_each, geometry.block_size, Lengths(options, most));
   DecodeCase decode(*backend, source, content, places, most * blocks_each, options.format());
-  const double weight_bytes = decode.WeightBytes(options.format());
+  const double weight_bytes = decode.WeightBytes(options.format(), source.expert_bytes());
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
                      {"width", options.width},
@@ -410,7 +231,9 @@ Json Run(const Options& options) {
                      {"kv_dtype", options.shape.kv_dtype},
                      {"index_dtype", options.shape.index_dtype},
                      {"weights", options.weights},
-                     {"weight_bytes_per_step", weight_bytes}};
+                     {"weight_bytes_per_step", weight_bytes},
+                     {"experts", options.experts},
+                     {"expert_bytes", source.expert_bytes()}};
   report["batches"] = options.batch;
   report["context"] = options.context;
   report["profiles"] = options.profiles;
@@ -419,7 +242,8 @@ Json Run(const Options& options) {
     decode.UseRows(static_cast<size_t>(batch));
     double full = 0.0;
     for (const double density : options.density) {
-      Json row = Measure(*backend, decode, options, batch, density, weight_bytes, bandwidth);
+      Json row = Measure(*backend, decode, options, batch, density, weight_bytes,
+                         source.expert_bytes(), bandwidth);
       if (density >= 1.0) full = row["milliseconds"].get<double>();
       if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
       report["rows"].push_back(std::move(row));
@@ -441,6 +265,7 @@ void Print(const Json& report) {
                               {"head", "head_density", 3},
                               {"ms", "milliseconds", 3},
                               {"best", "best_milliseconds", 3},
+                              {"experts", "experts_read_per_layer", 1},
                               {"limit ms", "limit_milliseconds", 3},
                               {"x limit", "times_limit", 2},
                               {"TB/s", "tb_per_s", 3},
@@ -489,6 +314,13 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
                    "Profiles of frozen thresholds, one drawn per row and step; 0: not measured")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
+  command
+      ->add_option("--experts", options->experts,
+                   "Experts of each layer, in the place of --ffn, as Qwen3-MoE has; 0: none")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  size("--experts_per_token", options->experts_per_token, "Experts of a row", 64);
+  size("--expert_ffn", options->expert_ffn, "Width of an expert", 262144);
   command
       ->add_option("--weights", options->weights,
                    "Format of the weights: native is bfloat16, float8 e4m3 but for embedding and "

@@ -81,6 +81,24 @@ TEST(EtaBench, DecodeForcesTheUnionDensity) {
   ExpectNumbers(report["model"], {"weight_bytes_per_step"});
 }
 
+TEST(EtaBench, DecodeReadsTheExpertsThatRowsChoose) {
+  const nlohmann::json report = Report(
+      "decode --backend=cpu --layers=2 --width=64 --vocab=256 --heads=8 --kv_heads=2 "
+      "--head_dim=16 --block=16 --batch=1,3 --context=256 --density=1 --experts=12 "
+      "--experts_per_token=4 --expert_ffn=32");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  const double expert_bytes = 3 * 64 * 32 * 2.0;
+  EXPECT_EQ(report["model"]["expert_bytes"].get<double>(), expert_bytes);
+  EXPECT_EQ(report["rows"][0]["experts_read_per_layer"].get<double>(), 4.0);
+  EXPECT_GE(report["rows"][1]["experts_read_per_layer"].get<double>(), 4.0);
+  for (const nlohmann::json& row : report["rows"]) {
+    EXPECT_EQ(row["bytes"].get<double>(),
+              report["model"]["weight_bytes_per_step"].get<double>() +
+                  2 * row["experts_read_per_layer"].get<double>() * expert_bytes +
+                  row["kv_bytes"].get<double>());
+  }
+}
+
 TEST(EtaBench, PrefillReportsAttentionAndIndex) {
   const nlohmann::json report = Report(
       "prefill --backend=cpu --heads=4 --kv_heads=2 --head_dim=32 --block=32 --tokens=128,300 "

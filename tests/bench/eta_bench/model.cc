@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string_view>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/model_config.h"
 #include "kernels/quantize.h"
@@ -23,25 +25,48 @@ uint64_t HashOf(const std::string& name) {
 }
 
 std::string Config(const ModelShape& shape) {
-  return Json{{"model_type", "eta"},
-              {"vocab_size", shape.vocab},
-              {"hidden_size", shape.width},
-              {"intermediate_size", shape.ffn},
-              {"num_hidden_layers", shape.layers},
-              {"num_attention_heads", shape.heads},
-              {"num_key_value_heads", shape.kv_heads},
-              {"head_dim", shape.head_dim},
-              {"rms_norm_eps", 1e-5},
-              {"rope_theta", 500000.0},
-              {"max_position_embeddings", shape.max_context},
-              {"tie_word_embeddings", false},
-              {"hidden_act", "silu"},
-              {"bos_token_id", 1},
-              {"eos_token_id", 2},
-              {"eta_block_size", shape.block},
-              {"eta_beta", 5.0},
-              {"eta_gate", "silu"}}
-      .dump();
+  Json config = {{"model_type", "eta"},
+                 {"vocab_size", shape.vocab},
+                 {"hidden_size", shape.width},
+                 {"intermediate_size", shape.ffn},
+                 {"num_hidden_layers", shape.layers},
+                 {"num_attention_heads", shape.heads},
+                 {"num_key_value_heads", shape.kv_heads},
+                 {"head_dim", shape.head_dim},
+                 {"rms_norm_eps", 1e-5},
+                 {"rope_theta", 500000.0},
+                 {"max_position_embeddings", shape.max_context},
+                 {"tie_word_embeddings", false},
+                 {"hidden_act", "silu"},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2},
+                 {"eta_block_size", shape.block}};
+  if (shape.experts > 0) {
+    config["model_type"] = "qwen3_moe";
+    config["sliding_window"] = nullptr;
+    config["num_experts"] = shape.experts;
+    config["num_experts_per_tok"] = shape.experts_per_token;
+    config["moe_intermediate_size"] = shape.expert_ffn;
+    config["norm_topk_prob"] = true;
+  } else {
+    config["eta_beta"] = 5.0;
+    config["eta_gate"] = "silu";
+  }
+  return config.dump();
+}
+
+// "model.layers.3.mlp.experts.17.up_proj.weight" becomes "experts.1.up_proj.weight"; empty of a
+// tensor of no expert.
+std::string SharedName(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.";
+  constexpr int kDifferent = 4;
+  const size_t at = name.find(kExperts);
+  if (at == std::string::npos) return {};
+  const size_t number = at + kExperts.size();
+  const size_t end = name.find('.', number);
+  int expert = 0;
+  if (!absl::SimpleAtoi(name.substr(number, end - number), &expert)) return {};
+  return absl::StrCat("experts.", expert % kDifferent, name.substr(end));
 }
 
 bool IsProjection(const std::string& name) {
@@ -86,7 +111,14 @@ absl::StatusOr<StoredTensor> RandomModel::ReadStored(const std::string& name) co
 absl::StatusOr<std::vector<std::byte>> RandomModel::Read(const std::string& name) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat("tensor ", name));
-  const TensorInfo& info = it->second;
+  const std::string shared = SharedName(name);
+  if (shared.empty()) return Make(name, it->second);
+  std::vector<std::byte>& made = made_[shared];
+  if (made.empty()) made = Make(shared, it->second);
+  return made;
+}
+
+std::vector<std::byte> RandomModel::Make(const std::string& name, const TensorInfo& info) const {
   std::vector<std::byte> bytes(info.bytes());
   auto* values = reinterpret_cast<uint16_t*>(bytes.data());
   const size_t count = bytes.size() / sizeof(uint16_t);
@@ -103,6 +135,15 @@ absl::StatusOr<std::vector<std::byte>> RandomModel::Read(const std::string& name
       values[i] = FloatToBFloat16(scale * RandomNormal(seed, i));
     }
   });
+  return bytes;
+}
+
+double RandomModel::expert_bytes() const {
+  double bytes = 0.0;
+  for (const auto& [name, info] : tensors_) {
+    if (!absl::StartsWith(name, "model.layers.0.mlp.experts.0.")) continue;
+    bytes += static_cast<double>(info.bytes());
+  }
   return bytes;
 }
 

@@ -21,10 +21,14 @@ struct ModelShape {
   int32_t head_dim = 64;
   int32_t block = 64;
   int32_t max_context = 131072;
+  int32_t experts = 0;  // more than 0: a Qwen3-MoE, with experts in every layer
+  int32_t experts_per_token = 8;
+  int32_t expert_ffn = 768;
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is
-// 0. `float8`: the layers' projections are e4m3 with a scale for every channel.
+// 0. Experts have the numbers of one of four, since making all would take minutes. `float8`: the
+// layers' projections are e4m3 with a scale for every channel.
 class RandomModel final : public TensorSource {
  public:
   RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers, bool float8 = false);
@@ -34,12 +38,18 @@ class RandomModel final : public TensorSource {
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
   absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override;
 
+  // Of one expert of one layer.
+  double expert_bytes() const;
+
  private:
+  std::vector<std::byte> Make(const std::string& name, const TensorInfo& info) const;
+
   uint64_t seed_;
   cpu::Workers& workers_;
   bool float8_;
   std::string config_json_;
   std::map<std::string, TensorInfo> tensors_;
+  mutable std::map<std::string, std::vector<std::byte>> made_;  // of experts
 };
 
 }  // namespace eta::bench

@@ -189,6 +189,28 @@ CASES = {
         "older": {"no_rope_layers": None, "layer_types": None},
         "without": dict(no_rope_layers=[1, 1]),
     },
+    # Every layer sees a part of the case, which does not end where a block does.
+    "mistral-sliding": {
+        "type": "mistral",
+        "config": dict(sliding_window=50),
+        "without": dict(sliding_window=None),
+    },
+    # The last two of five layers do.
+    "qwen2-sliding": {
+        "type": "qwen2",
+        "config": dict(num_hidden_layers=5, use_sliding_window=True, sliding_window=70,
+                       max_window_layers=3),
+        "stored": torch.bfloat16,
+        "older": {"layer_types": None},
+        "without": dict(layer_types=["full_attention"] * 5),
+    },
+    # Five layers with a window of one block to a full one, as it is listed.
+    "qwen3-sliding": {
+        "type": "qwen3",
+        "config": dict(num_hidden_layers=6, use_sliding_window=True, sliding_window=64,
+                       layer_types=["sliding_attention"] * 5 + ["full_attention"]),
+        "without": dict(layer_types=["full_attention"] * 6),
+    },
 }
 
 

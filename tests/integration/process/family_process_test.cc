@@ -20,7 +20,6 @@ using ::testing::HasSubstr;
 
 constexpr const char* kRoot = ETA_SOURCE_DIR "/tests/golden/families/";
 constexpr int kFamilyVocabulary = 257;
-constexpr int kWindow = 176;  // of the models with a window
 
 v1::GenerateRequest FamilyPrompt(int tokens, int max_tokens) {
   v1::GenerateRequest request;
@@ -81,40 +80,26 @@ TEST(FamilyProcessTest, AByteThatNoTokenStandsForIsRefusedAndEndsNothing) {
   EXPECT_EQ(Answer(server, good).size(), 2u) << server.status.error_message();
 }
 
-// bad input: Prompts | past the model's sliding window, within --max_context | INVALID_ARGUMENT,
-//   CONTEXT_TOO_LONG, the window as `max_context`
-TEST(FamilyProcessTest, AWindowIsAHardLimit) {
-  for (const std::string model : {"mistral-window", "qwen2-window", "smollm3-window"}) {
+TEST(FamilyProcessTest, WindowsAreServedPastTheirLength) {
+  for (const std::string model : {"mistral-sliding", "qwen2-sliding", "qwen3-sliding"}) {
     SCOPED_TRACE(model);
     const TempFolder folder;
     Replica server(kRoot + model, folder.path() + "/profiles.db");
     ASSERT_TRUE(server.up()) << server.process().AwaitExit().errors;
-    EXPECT_EQ(Answer(server, FamilyPrompt(kWindow - 6, 6)).size(), 6u);
+    EXPECT_EQ(Answer(server, FamilyPrompt(400, 20)).size(), 20u);
     EXPECT_TRUE(server.status.ok()) << server.status.error_message();
-    for (const v1::GenerateRequest& over :
-         {FamilyPrompt(kWindow - 6, 7), FamilyPrompt(kWindow, 1), FamilyPrompt(kWindow + 1, 1)}) {
-      EXPECT_TRUE(Answer(server, over).empty());
+    v1::GenerateRequest pinned = FamilyPrompt(400, 6);
+    pinned.mutable_attention()->set_pinned_blocks(3);
+    const bool has_full = model != "mistral-sliding";
+    EXPECT_EQ(Answer(server, pinned).size(), has_full ? 6u : 0u);
+    if (!has_full) {
       EXPECT_EQ(server.status.error_code(), StatusCode::INVALID_ARGUMENT);
-      EXPECT_EQ(ReasonOf(server.status), "CONTEXT_TOO_LONG");
-      EXPECT_EQ(MetadataOf(server.status, "max_context"), std::to_string(kWindow));
+      EXPECT_EQ(FieldOf(server.status), "attention.pinned_blocks");
+      EXPECT_THAT(server.status.error_message(), HasSubstr("a window of 50 tokens"));
     }
-    v1::CalibrateRequest calibration;
-    calibration.set_name("over");
-    for (int i = 0; i < 4; ++i) {
-      auto* ids = calibration.add_samples()->mutable_token_ids();
-      for (int j = 0; j < 2 * kWindow; ++j) ids->add_ids(1 + (i * 53 + j * j) % 200);
-    }
-    calibration.mutable_target()->set_head_density(0.5);
-    calibration.set_sequence_tokens(kWindow + 1);
-    EXPECT_FALSE(server.Calibrate(calibration).has_value());
-    EXPECT_EQ(server.status.error_code(), StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(FieldOf(server.status), "sequence_tokens") << server.status.error_message();
-
     server.process().Signal(SIGTERM);
     const auto start = LogLines(server.process().AwaitExit().errors, "start").front();
-    EXPECT_EQ(start["max_context"], kWindow);
-    EXPECT_THAT(start["message"].get<std::string>(),
-                HasSubstr("the model's sliding window limits a request to 176 tokens"));
+    EXPECT_THAT(start["message"].get<std::string>(), HasSubstr(" layers see a window of "));
   }
 }
 

@@ -76,9 +76,14 @@ EngineOptions OptionsFor(const TinyModel& model) {
   return options;
 }
 
+void UseReference(EngineOptions& options) {
+  options.backend.name = "reference";
+  options.backend.compute = BackendOptions().compute;
+}
+
 EngineOptions ReferenceOptionsFor(const TinyModel& model) {
   EngineOptions options = OptionsFor(model);
-  options.backend.name = "reference";
+  UseReference(options);
   return options;
 }
 

@@ -17,6 +17,7 @@ namespace eta::testing {
 // run as on a GPU.
 EngineOptions OptionsFor(const TinyModel& model);
 EngineOptions ReferenceOptionsFor(const TinyModel& model);
+void UseReference(EngineOptions& options);
 
 // How far a log-probability may move with the other rows of the batch. The bound is 0, except on
 // cuda, where the order of sums depends on the size of the step.

@@ -50,6 +50,9 @@ class GgufWriter {
   }
   void Set(const std::string& key, const std::vector<int32_t>& values) { SetList(key, 5, values); }
   void Set(const std::string& key, const std::vector<float>& values) { SetList(key, 6, values); }
+  void Set(const std::string& key, const std::vector<bool>& values) {
+    SetList(key, 7, std::vector<uint8_t>(values.begin(), values.end()));
+  }
   void Remove(const std::string& key) {
     std::erase_if(entries_, [&](const Entry& entry) { return entry.key == key; });
   }

@@ -42,6 +42,13 @@ nlohmann::json Config(const TinyModelOptions& o) {
     config["attention_bias"] = o.attention_bias;
     config["sliding_window"] = nullptr;
     if (o.sliding_window) config["sliding_window"] = *o.sliding_window;
+    if (!o.window_layers.empty()) {
+      config["use_sliding_window"] = true;
+      config["layer_types"] = nlohmann::json::array();
+      for (const bool slides : o.window_layers) {
+        config["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
+      }
+    }
     if (o.no_rope_layer_interval) config["no_rope_layer_interval"] = *o.no_rope_layer_interval;
   } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/dtype.h"
 
@@ -25,6 +26,8 @@ struct TinyModelOptions {
   std::string model_type;
   bool attention_bias = false;
   std::optional<int32_t> sliding_window;
+  // By layer, of families whose config.json says so; empty: the family's rule.
+  std::vector<bool> window_layers;
   std::optional<int32_t> no_rope_layer_interval;  // of model_type smollm3
   // With model_type qwen3_moe: in every layer but the last `dense_layers`.
   int32_t num_experts = 0;

@@ -107,6 +107,9 @@ std::string AttentionCase::Describe() const {
        << Name(geometry.index_dtype) << (geometry.index == IndexKind::kOutlier ? " outlier" : "")
        << ", heads " << num_query_heads << "/" << geometry.num_kv_heads
        << (gate == Gate::kNone ? ", no gate" : ", gated");
+  if (window > 0) text << ", window " << window;
+  if (!sinks.empty()) text << ", learned sinks";
+  if (table > 0) text << ", table " << table;
   for (const SequenceCase& sequence : sequences) {
     text << "\n  " << (sequence.kind == RowKind::kDecode ? "decode" : "prefill") << " at "
          << sequence.position << " + " << sequence.num_rows << ", pinned "
@@ -179,6 +182,10 @@ AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case
   }
   kv_ = {device_.Allocate(layout.tile_bytes * static_cast<size_t>(num_blocks)),
          device_.Allocate(layout.record_bytes * static_cast<size_t>(num_blocks))};
+  kv_.table = case_.table;
+  if (case_.window > 0) kv_.records = nullptr;
+  no_tables_.resize(block_tables_.size());
+  more_tables_.resize(block_tables_.size());
   if (case_.index_metric.rows > 0) kv_.index_metric = device_.Put(case_.index_metric.data);
   if (case_.index_centre.rows > 0) kv_.index_centre = device_.Put(case_.index_centre.data);
 
@@ -203,9 +210,41 @@ AttentionStep::AttentionStep(Device& device, const AttentionCase& attention_case
       begin = end;
     }
   }
+  if (case_.window > 0) Release(layout, num_blocks);
   std::vector<int32_t> end;
   for (const SequenceCase& sequence : case_.sequences) end.push_back(sequence.num_keys());
   Append(begin, end);
+}
+
+void AttentionStep::SetTables(size_t sequence, SequenceRows& rows) {
+  const std::vector<int32_t>& table = block_tables_[sequence];
+  if (case_.table == 0) {
+    rows.block_table = table;
+    return;
+  }
+  no_tables_[sequence].assign(table.size(), -1);
+  more_tables_[sequence].assign(static_cast<size_t>(case_.table), no_tables_[sequence]);
+  more_tables_[sequence].back() = table;
+  more_tables_[sequence].emplace_back(no_tables_[sequence]);
+  rows.block_table = no_tables_[sequence];
+  rows.more_tables = more_tables_[sequence];
+}
+
+void AttentionStep::Release(const KvLayout& layout, int32_t num_blocks) {
+  std::vector<bool> held(static_cast<size_t>(num_blocks), false);
+  for (size_t s = 0; s < block_tables_.size(); ++s) {
+    const int32_t first =
+        WindowBegin(case_.sequences[s].position, case_.window) / case_.geometry.block_size;
+    std::fill_n(block_tables_[s].begin(), first, -1);
+    for (const int32_t block : block_tables_[s]) {
+      if (block >= 0) held[static_cast<size_t>(block)] = true;
+    }
+  }
+  const std::vector<uint8_t> not_a_number(layout.tile_bytes, 0xFF);
+  for (size_t block = 0; block < held.size(); ++block) {
+    if (held[block]) continue;
+    device_->Upload(kv_.tiles + block * layout.tile_bytes, not_a_number.data(), layout.tile_bytes);
+  }
 }
 
 void AttentionStep::Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end) {
@@ -218,8 +257,8 @@ void AttentionStep::Append(const std::vector<int32_t>& begin, const std::vector<
     sequences.push_back({.row_begin = static_cast<int32_t>(k.rows),
                          .num_rows = end[s] - begin[s],
                          .position = begin[s],
-                         .kind = case_.sequences[s].kind,
-                         .block_table = block_tables_[s]});
+                         .kind = case_.sequences[s].kind});
+    SetTables(s, sequences.back());
     const SequenceCase& sequence = case_.sequences[s];
     k.data.insert(k.data.end(), sequence.k.row(begin[s]), sequence.k.row(end[s]));
     v.data.insert(v.data.end(), sequence.v.row(begin[s]), sequence.v.row(end[s]));
@@ -262,8 +301,8 @@ AttentionResult AttentionStep::Run(int times) {
                          .kind = sequence.kind,
                          .attention = sequence.attention,
                          .tempered = sequence.tempered,
-                         .calibrate = sequence.calibrate,
-                         .block_table = block_tables_[s]});
+                         .calibrate = sequence.calibrate});
+    SetTables(s, sequences.back());
     num_rows += sequence.num_rows;
     if (sequence.kind == RowKind::kDecode) list_rows = num_rows;
     capacity = std::max<int64_t>(capacity, sequence.num_keys() / case_.geometry.block_size);
@@ -292,6 +331,7 @@ AttentionResult AttentionStep::Run(int times) {
       capacity,
       list_rows,
       device_.Put(std::vector<int32_t>(static_cast<size_t>(list_rows * heads), -7))};
+  const float* sinks = case_.sinks.empty() ? nullptr : device_.Put(case_.sinks);
   const bool predicts = case_.predictor_weight.rows > 0;
   const std::vector<int32_t> tokens(rows);
   const ThresholdParams prediction = {
@@ -310,7 +350,8 @@ AttentionResult AttentionStep::Run(int times) {
       .softmax_scale = case_.softmax_scale(),
       .selection = selection,
       .counts = {result.tokens_attended.data(), result.tokens_read.data(),
-                 result.values_read.data()}};
+                 result.values_read.data()},
+      .sinks = sinks};
   // A word more than needed, and a row behind them that must stay as it is.
   const int64_t words = capacity / 64 + 2;
   const auto mask_words = static_cast<size_t>(heads * words);
@@ -324,8 +365,9 @@ AttentionResult AttentionStep::Run(int times) {
                                               .kv = kv_,
                                               .softmax_scale = case_.softmax_scale(),
                                               .selection = prefill_masks,
-                                              .counts = select.counts};
-  const AttentionParams attention = {
+                                              .counts = select.counts,
+                                              .sinks = sinks};
+  AttentionParams attention = {
       .q = q,
       .thresholds = thresholds,
       .num_query_heads = heads,
@@ -337,7 +379,24 @@ AttentionResult AttentionStep::Run(int times) {
       .selection = selection,
       .out = device_.Empty(num_rows, q.cols, 2, device_.activation_dtype()),
       .values_read = result.values_read.data(),
-      .prefill = prefill_masks};
+      .prefill = prefill_masks,
+      .sinks = sinks};
+  if (case_.window > 0) {
+    attention.window = case_.window;
+    attention.thresholds = {};
+    attention.selection = {};
+    attention.values_read = nullptr;
+    attention.prefill = {};
+    for (int i = 0; i < times; ++i) {
+      device_->Plan({tokens, sequences});
+      device_->DecodeAttention(attention);
+      device_->PrefillAttention(attention);
+      EXPECT_EQ(device_->Finish(), absl::OkStatus());
+    }
+    result.selection.resize(lists);
+    result.out = device_.Get(attention.out);
+    return result;
+  }
   const bool calibrates =
       std::ranges::any_of(sequences, [](const SequenceRows& s) { return s.calibrate; });
   const std::vector<uint64_t> cells_before(
@@ -378,7 +437,7 @@ AttentionResult AttentionStep::Run(int times) {
       device_->SelectBlocks(select);
     } else {
       device_->ListBlocks(
-          {select.q, chosen.data(), heads, case_.geometry, selection, select.counts});
+          {select.q, chosen.data(), heads, case_.geometry, selection, select.counts, kv_.table});
     }
     device_->SelectPrefillBlocks(select_prefill);
     device_->DecodeAttention(attention);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,7 +58,12 @@ struct AttentionCase {
   HostTensor q;                       // [R, HQ * d], the sequences' rows one after another
   HostTensor predictor_weight;        // [HQ, HQ * d]; empty: no sequence needs one
   std::vector<float> predictor_bias;  // [HQ]
-  uint64_t seed = 0;  // of what must not matter: physical blocks, the cut of the history
+  // A layer with a window: it has no records, blocks before the window of a sequence's first row
+  // are gone before the step, and both attentions alone run.
+  int32_t window = 0;
+  std::vector<float> sinks;  // learned, [HQ]; empty: none
+  int32_t table = 0;         // which block table is the layer's; the others are of no use
+  uint64_t seed = 0;         // of what must not matter: physical blocks, the cut of the history
 
   int32_t group() const { return num_query_heads / geometry.num_kv_heads; }
   float softmax_scale() const;
@@ -68,8 +74,9 @@ struct AttentionCase {
 // confirmation, if reads are confirmed.
 using SelectedBlock = std::pair<uint32_t, uint32_t>;
 
-// Rows of full prefill have no selection, and counts of -1. What a row of sparse prefill read is
-// here what it would have read alone, from its masks; Run() expects the tiles' counts to fit them.
+// Rows of full prefill have no selection, and counts of -1, and so have all rows with a window.
+// What a row of sparse prefill read is here what it would have read alone, from its masks; Run()
+// expects the tiles' counts to fit them.
 struct AttentionResult {
   HostTensor out;                                     // [R, HQ * d]
   std::vector<std::vector<SelectedBlock>> selection;  // [R * HKV]
@@ -107,10 +114,16 @@ class AttentionStep {
 
  private:
   void Append(const std::vector<int32_t>& begin, const std::vector<int32_t>& end);
+  void SetTables(size_t sequence, SequenceRows& rows);
+  // Takes from the tables the blocks that lie before the windows, and fills with NaN what no table
+  // has any more.
+  void Release(const KvLayout& layout, int32_t num_blocks);
 
   Device& device_;
   const AttentionCase& case_;
   std::vector<std::vector<int32_t>> block_tables_;
+  std::vector<std::vector<int32_t>> no_tables_;  // as long, of what is no block
+  std::vector<std::vector<std::span<const int32_t>>> more_tables_;
   std::vector<std::vector<SelectedBlock>> chosen_;
   KvLayerView kv_;
 };
@@ -135,10 +148,16 @@ constexpr double Clearance(const KvGeometry& geometry) {
 }
 
 // Adds what came after the paper to a case: sink blocks, shared and confirmed reads, tempered keys,
-// sparse prefill;
+// sparse prefill, learned sinks;
 // with kind outlier also a metric, a centre, keys that stand out, and without a gate relative
 // thresholds and blocks whose deviation lies beyond g. Keys must be there, thresholds not yet.
 void AddExtensions(uint64_t seed, bool outlier, AttentionCase& attention_case);
+
+// Gives the heads of a case learned sinks, some of them far from all scores.
+void AddSinks(uint64_t seed, AttentionCase& attention_case);
+
+// Makes the layer of a case one with a window, and gives it a block table.
+void AddWindow(uint64_t seed, AttentionCase& attention_case);
 
 // A random case. Thresholds keep clear of every bound, so that rounding cannot change counts;
 // relative thresholds need not (near_ties.h). An 8-bit cache gets a shape that every backend with

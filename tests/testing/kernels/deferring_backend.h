@@ -3,8 +3,10 @@
 // is finished. So anything noted meanwhile comes before them.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,15 +102,19 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   void SwiGlu(const SwiGluParams& params) override {
     Note([this, params] { ForwardingBackend::SwiGlu(params); });
   }
-  ExpertOps* experts() override { return ForwardingBackend::experts() == nullptr ? nullptr : this; }
+  ExpertOps& experts() override { return *this; }
+  absl::StatusOr<std::unique_ptr<ExpertStack>> Stack(
+      std::vector<std::unique_ptr<Matrix>> matrices) override {
+    return ForwardingBackend::experts().Stack(std::move(matrices));
+  }
   void RouteRows(const RouteRowsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->RouteRows(params); });
+    Note([this, params] { ForwardingBackend::experts().RouteRows(params); });
   }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->MultiplyExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().MultiplyExperts(params); });
   }
   void AddExperts(const AddExpertsParams& params) override {
-    Note([this, params] { ForwardingBackend::experts()->AddExperts(params); });
+    Note([this, params] { ForwardingBackend::experts().AddExperts(params); });
   }
   void Sample(const SampleParams& params) override {
     noted_.ops.emplace_back([this, params] {
@@ -127,7 +133,8 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
   struct Running {
     std::vector<int32_t> tokens;
     std::vector<SequenceRows> sequences;
-    std::vector<std::vector<int32_t>> block_tables;
+    std::deque<std::vector<int32_t>> block_tables;
+    std::deque<std::vector<std::span<const int32_t>>> more_tables;
     std::vector<Op> ops;
   };
   struct Draw {
@@ -180,10 +187,17 @@ class DeferringBackend final : public ForwardingBackend, public ExpertOps {
     running_ = {{batch.tokens.begin(), batch.tokens.end()},
                 {batch.sequences.begin(), batch.sequences.end()},
                 {},
+                {},
                 {}};
+    const auto copy = [this](std::span<const int32_t> table) {
+      running_.block_tables.emplace_back(table.begin(), table.end());
+      return std::span<const int32_t>(running_.block_tables.back());
+    };
     for (SequenceRows& sequence : running_.sequences) {
-      running_.block_tables.emplace_back(sequence.block_table.begin(), sequence.block_table.end());
-      sequence.block_table = running_.block_tables.back();
+      sequence.block_table = copy(sequence.block_table);
+      auto& more = running_.more_tables.emplace_back();
+      for (const std::span<const int32_t> table : sequence.more_tables) more.push_back(copy(table));
+      sequence.more_tables = more;
     }
   }
   void Run() {

@@ -86,6 +86,8 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
       made.index_centre = Normal(random, made.geometry.num_kv_heads, made.geometry.head_dim, 0.5f);
     }
   }
+  Random learned(seed + 0x1e4);  // likewise
+  if (Often(learned, 3)) AddSinks(seed, made);
   Random prompts(seed + 0x5fa75e);  // likewise
   Random blocks(seed + 0x3a7e5);    // likewise
   for (SequenceCase& sequence : made.sequences) {
@@ -100,6 +102,36 @@ void AddExtensions(uint64_t seed, bool outlier, AttentionCase& made) {
     }
     ChooseOptions(random, made, sequence);
   }
+}
+
+void AddSinks(uint64_t seed, AttentionCase& made) {
+  Random random(seed + 0x51e4);
+  for (int32_t h = 0; h < made.num_query_heads; ++h) {
+    made.sinks.push_back(Often(random, 8) ? Pick(random, {-30.0f, 20.0f})
+                                          : static_cast<float>(UniformReal(random, -4.0, 5.0)));
+  }
+}
+
+void AddWindow(uint64_t seed, AttentionCase& made) {
+  Random random(seed + 0x31d07);
+  const int32_t b = made.geometry.block_size;
+  switch (Uniform(random, 0, 5)) {
+    case 0:  // the row itself and little else
+      made.window = static_cast<int32_t>(Uniform(random, 1, 3));
+      break;
+    case 1:  // around a block
+      made.window = static_cast<int32_t>(std::max<int64_t>(1, b + Uniform(random, -1, 1)));
+      break;
+    case 2:
+      made.window = 2 * b;
+      break;
+    case 3:  // the whole context, and more
+      made.window = Pick(random, {5000, 0x7FFFFFFF});
+      break;
+    default:
+      made.window = static_cast<int32_t>(Uniform(random, 1, 200));
+  }
+  made.table = static_cast<int32_t>(Uniform(random, 0, 2));
 }
 
 }  // namespace eta::testing

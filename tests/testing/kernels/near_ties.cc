@@ -142,7 +142,8 @@ class RowMargins {
 
   // Lhat + c - a.
   double Threshold(int32_t query_head) const {
-    double row = 0.0;  // sum of exponentials
+    // Sum of exponentials.
+    double row = made_.sinks.empty() ? 0.0 : std::exp(made_.sinks[static_cast<size_t>(query_head)]);
     for (int32_t j = 0; j < full_; ++j) {
       if (Always(j)) continue;
       const Scores scores = ScoresOf(query_head, j);

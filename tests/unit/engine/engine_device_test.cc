@@ -21,6 +21,7 @@ using testing::Greedy;
 using ::testing::HasSubstr;
 using testing::OptionsFor;
 using testing::Prompt;
+using testing::ReferenceOptionsFor;
 using testing::Submit;
 using testing::TinyModel;
 using testing::WaitUntilIdle;
@@ -137,7 +138,7 @@ TEST_F(DeviceTest, ADeviceThatIsTooSmallSaysHowMuchWasWantedAndHowMuchIsFree) {
 
 TEST_F(DeviceTest, ChoicesThatTheBackendDoesNotHaveAreRefused) {
   const auto refusal = [this](auto change) {
-    EngineOptions options = OptionsFor(model_);
+    EngineOptions options = ReferenceOptionsFor(model_);
     change(options);
     return GetErrorDetail(Engine::Create(options).status()).field;
   };

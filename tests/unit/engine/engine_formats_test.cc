@@ -297,7 +297,7 @@ TEST_P(Geometry, TheReferenceBackendGivesTheSameAnswer) {
   const TinyModel model(GetParam().options);
   EngineOptions options = OptionsFor(model);
   const auto engine = Start(options);
-  options.backend.name = "reference";
+  UseReference(options);
   const auto reference = Start(options);
   ASSERT_TRUE(engine && reference);
   Request request = Greedy(Prompt(300, 6), 3);
@@ -380,15 +380,11 @@ class Family : public ::testing::TestWithParam<Shape> {
 TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
   const TinyModel model(GetParam().options);
   EngineOptions options = OptionsFor(model);
-  if (GetParam().options.num_experts > 0 && options.backend.name == "cuda") {
-    GTEST_SKIP() << "no experts on this backend";
-  }
   const auto engine = Start(options);
   options.max_step_tokens = 50;
   options.max_running = 5;
   const auto chunked = Start(options);
   options = ReferenceOptionsFor(model);
-  options.backend.compute = BackendOptions().compute;
   const auto reference = Start(options);
   ASSERT_TRUE(engine && chunked && reference);
   const auto requests = Requests(engine->info().config);
@@ -408,21 +404,6 @@ TEST_P(Family, AnswersAloneInChunksAndFromSharedPrefixesAreTheReferences) {
     }
   }
   EXPECT_TRUE(pruned) << "some prompt should be long enough for blocks to be left out";
-}
-
-TEST(Window, BoundsTheContextWhateverTheOptionSays) {
-  const TinyModel model({.model_type = "mistral", .sliding_window = 100});
-  EngineOptions options = OptionsFor(model);
-  options.limits.max_context = 1000;
-  const auto engine = Start(options);
-  ASSERT_TRUE(engine);
-  EXPECT_EQ(engine->limits().max_context, 100);
-  EXPECT_EQ(Ask(*engine, Greedy(Prompt(90, 1), 10)).ids.size(), 10u);
-  const Answer over = Ask(*engine, Greedy(Prompt(90, 1), 11));
-  EXPECT_EQ(over.status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(GetErrorDetail(over.status).reason, "CONTEXT_TOO_LONG");
-  options.limits.max_context = 50;
-  EXPECT_EQ(Start(options)->limits().max_context, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Family, ::testing::ValuesIn(Families()),

@@ -111,7 +111,7 @@ TEST_F(NarrowExactness, BatchesChunksPrefixesAndPreemptionDoNotMatter) {
 TEST(CacheFormats, EightBitsAreCountedAsTheyAreAndMoveTheAnswerLittle) {
   const TinyModel model({.head_dim = 64});
   EngineOptions options = OptionsFor(model);
-  if (options.backend.name == "cpu") options.backend.name = "reference";
+  if (options.backend.name == "cpu") UseReference(options);
   options.kv_dtype = DType::kFloat16;
   const auto wide = Start(options);
   options.kv_dtype = DType::kFloat8E4M3;

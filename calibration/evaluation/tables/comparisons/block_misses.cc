@@ -66,7 +66,7 @@ void BlockMisses::AppendKv(const AppendKvParams& params) {
 
 void BlockMisses::DecodeAttention(const AttentionParams& params) {
   ForwardingBackend::DecodeAttention(params);
-  if (counts_ == nullptr) return;
+  if (counts_ == nullptr || params.window > 0) return;
   std::vector<Row> rows;
   for (const SequenceRows& sequence : batch_.sequences) {
     const AttentionOptions& options = sequence.attention;
@@ -95,7 +95,8 @@ MissCounts BlockMisses::Count(const Attended& of, const Row& row, int32_t query_
   const int32_t kv_head = query_head / group;
   const auto d = static_cast<size_t>(params.geometry.head_dim);
   const AttentionOptions& options = row.sequence.attention;
-  const RowBlocks blocks = {of.layer, row.sequence.block_table, kv_head, row.position + 1};
+  const RowBlocks blocks = {of.layer, row.sequence.table(params.kv.table), kv_head,
+                            row.position + 1};
   const int32_t full = blocks.num_full();
   const std::vector<uint32_t> heads =
       of.HeadsByBlock(int64_t{row.index} * kv_heads + kv_head, full);

@@ -106,8 +106,7 @@ absl::StatusOr<Table> MeasureFrozen(TableBench& bench) {
     return absl::FailedPreconditionError("the model predicts no thresholds that could be frozen");
   }
   // Twice the length must still be served.
-  const int32_t length =
-      std::min(bench.Context(2048, 512), ContextLimit(bench.config(), kMostLength) / 2);
+  const int32_t length = std::min(bench.Context(2048, 512), kMostLength / 2);
   ArmBench arms(bench, 2 * length);
   const BenchText text = bench.Texts().back();
   // Every other window calibrates; windows of both lengths are judged.

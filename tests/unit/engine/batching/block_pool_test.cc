@@ -1,4 +1,4 @@
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 
 #include <gtest/gtest.h>
 

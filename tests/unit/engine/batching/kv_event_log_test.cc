@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "engine/batching/kv_events/kv_event_recorder.h"
 
 namespace eta {

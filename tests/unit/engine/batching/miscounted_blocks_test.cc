@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "engine/base/error.h"
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 #include "kernels/system/failpoint.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/engine_run.h"

@@ -123,17 +123,24 @@ int32_t WindowOf(const char* type, const Json& others) {
   return config.ok() ? config->sliding_window : -1;
 }
 
+// By layer; 0: it is a full layer.
+std::vector<int32_t> WindowsOf(const char* type, const Json& others) {
+  const auto config = ParseLayers(type, others);
+  EXPECT_TRUE(config.ok()) << config.status();
+  std::vector<int32_t> windows;
+  for (int32_t i = 0; config.ok() && i < kLayers; ++i) windows.push_back(config->layer(i).window);
+  return windows;
+}
+
 // bad input: config.json | `sliding_window` 0, negative, huge | INVALID_ARGUMENT naming field and
 //   limit
-TEST(LayerKinds, MistralsWindowIsALimitUnlessItIsNull) {
+TEST(LayerKinds, MistralsWindowIsOfAllLayersUnlessItIsNull) {
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", nullptr}}), 0);
   EXPECT_EQ(WindowOf("mistral", {{"sliding_window", 1024}}), 1024);
   EXPECT_EQ(WindowOf("mistral", Json::object()), 4096) << "as transformers";
-  const auto config = ParseLayers("mistral", {{"sliding_window", 1024}});
-  EXPECT_EQ(ContextLimit(*config, 32768), 1024);
-  EXPECT_EQ(ContextLimit(*config, 1024), 1024);
-  EXPECT_EQ(ContextLimit(*config, 100), 100);
-  EXPECT_EQ(ContextLimit(*ParseLayers("mistral", {{"sliding_window", nullptr}}), 32768), 32768);
+  EXPECT_THAT(WindowsOf("mistral", {{"sliding_window", 1024}}),
+              ElementsAre(1024, 1024, 1024, 1024));
+  EXPECT_THAT(WindowsOf("mistral", {{"sliding_window", nullptr}}), ElementsAre(0, 0, 0, 0));
   for (const Json& bad : {Json(0), Json(-1), Json("1024"), Json(1e9)}) {
     ExpectLayersRefused(ParseLayers("mistral", {{"sliding_window", bad}}),
                         absl::StatusCode::kInvalidArgument,
@@ -145,7 +152,7 @@ TEST(LayerKinds, MistralsWindowIsALimitUnlessItIsNull) {
 
 // bad input: config.json | `layer_types` of another length, or with an unknown kind |
 //   INVALID_ARGUMENT; UNIMPLEMENTED for the kind
-TEST(LayerKinds, QwensWindowIsALimitIfSomeLayerHasIt) {
+TEST(LayerKinds, QwensWindowIsOfTheLayersThatAreListedOrFromOneOn) {
   Json layers = {"full_attention", "full_attention", "full_attention", "sliding_attention"};
   for (const char* type : {"qwen2", "qwen3"}) {
     EXPECT_EQ(WindowOf(type, {{"sliding_window", 1024}}), 0);
@@ -155,6 +162,9 @@ TEST(LayerKinds, QwensWindowIsALimitIfSomeLayerHasIt) {
     Json from = used;
     from["max_window_layers"] = 3;
     EXPECT_EQ(WindowOf(type, from), 1024);
+    EXPECT_THAT(WindowsOf(type, from), ElementsAre(0, 0, 0, 1024));
+    from["max_window_layers"] = 1;
+    EXPECT_THAT(WindowsOf(type, from), ElementsAre(0, 1024, 1024, 1024));
     from["max_window_layers"] = 4;
     EXPECT_EQ(WindowOf(type, from), 0);
     from["sliding_window"] = nullptr;
@@ -163,6 +173,7 @@ TEST(LayerKinds, QwensWindowIsALimitIfSomeLayerHasIt) {
     Json named = used;
     named["layer_types"] = layers;
     EXPECT_EQ(WindowOf(type, named), 1024) << "though max_window_layers is 28";
+    EXPECT_THAT(WindowsOf(type, named), ElementsAre(0, 0, 0, 1024));
     named["layer_types"] = Json(4, "full_attention");
     named["max_window_layers"] = 0;
     EXPECT_EQ(WindowOf(type, named), 0);
@@ -189,7 +200,7 @@ TEST(LayerKinds, Qwen3MoesWindowIsOfAllLayersIfItIsAskedFor) {
       1024);
 }
 
-TEST(LayerKinds, SmolLM3sWindowIsALimitIfALayerWithoutRopeHasIt) {
+TEST(LayerKinds, SmolLM3sWindowIsOfLayersWithoutRope) {
   const Json used = {{"sliding_window", 1024}, {"use_sliding_window", true}};
   EXPECT_EQ(WindowOf("smollm3", used), 1024);
   EXPECT_EQ(WindowOf("smollm3", {{"sliding_window", 1024}}), 0);
@@ -203,9 +214,30 @@ TEST(LayerKinds, SmolLM3sWindowIsALimitIfALayerWithoutRopeHasIt) {
   EXPECT_EQ(WindowOf("smollm3", named), 0);
   named["layer_types"][0] = "sliding_attention";
   EXPECT_EQ(WindowOf("smollm3", named), 1024) << "though this layer has RoPE";
+  EXPECT_THAT(WindowsOf("smollm3", named), ElementsAre(1024, 0, 0, 0));
+  EXPECT_THAT(RotationsOf("smollm3", named), ElementsAre(true, true, true, false));
   named["use_sliding_window"] = false;
   ExpectLayersRefused(ParseLayers("smollm3", named), absl::StatusCode::kUnimplemented,
                       "layer_types");
+}
+
+TEST(LayerKinds, AWindowAsLongAsTheContextIsNone) {
+  const auto read = ParseLayers(
+      "qwen2", {{"sliding_window", 100}, {"use_sliding_window", true}, {"max_window_layers", 2}});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(ForContext(*read, 101), *read);
+  EXPECT_THAT(read->full_layers(), ElementsAre(0, 1));
+  for (const int32_t context : {100, 99, 1}) {
+    const ModelConfig full = ForContext(*read, context);
+    EXPECT_THAT(full.layers, IsEmpty());
+    EXPECT_EQ(full.num_full_layers(), kLayers);
+    EXPECT_EQ(full.sliding_window, 100) << "the model is the same";
+  }
+  const auto unrotated =
+      ParseLayers("smollm3", {{"sliding_window", 100}, {"use_sliding_window", true}});
+  EXPECT_FALSE(unrotated->IsFull(3));
+  EXPECT_TRUE(ForContext(*unrotated, 100).IsFull(3));
+  EXPECT_FALSE(ForContext(*unrotated, 100).layer(3).rotates);
 }
 
 }  // namespace

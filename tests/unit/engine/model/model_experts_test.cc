@@ -1,4 +1,4 @@
-// Models with experts: what their weights take, and which backends refuse them.
+// Models with experts: what their weights take.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -7,8 +7,6 @@
 #include "engine/model/model.h"
 #include "gtest/gtest.h"
 #include "kernels/backends/make_backend.h"
-#include "kernels/forwarding_backend.h"
-#include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/engine/tiny_gguf.h"
 #include "tests/testing/engine/tiny_model.h"
@@ -41,6 +39,7 @@ size_t ExpertBytes(WeightFormat format) {
   constexpr size_t kLayers = 2;
   switch (format) {
     case WeightFormat::kNative:
+    case WeightFormat::kUnpacked:
       return kLayers * 3 * kNumbers * sizeof(float);
     case WeightFormat::kInt8:
       return kLayers * 3 * kNumbers * 34 / 32;
@@ -79,25 +78,6 @@ TEST(ModelExperts, OfAFileTakeItsMemory) {
   const auto model = Model::Load(checkpoint, *backend, {.max_rows = 4});
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_LE(static_cast<double>((*model)->weight_bytes()), 1.15 * static_cast<double>(file.size()));
-}
-
-class WithoutExperts final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  ExpertOps* experts() override { return nullptr; }
-};
-
-// bad input: Device | a model with experts where the backend has none (cuda) | UNIMPLEMENTED before
-//   weights are read, num_experts and the backend named
-TEST(ModelExperts, ABackendWithoutThemIsNamed) {
-  WithoutExperts backend(MakeBackend({.name = "reference"}).value());
-  const TinyModel model(WithExperts(4));
-  const auto checkpoint = Checkpoint::Open(model.path()).value();
-  EXPECT_THAT(Model::Load(checkpoint, backend, {}).status(),
-              FailsSaying(absl::StatusCode::kUnimplemented,
-                          "config.json: num_experts 4: backend reference has no experts yet"));
-  const TinyModel dense({.model_type = "qwen3"});
-  EXPECT_TRUE(Model::Load(Checkpoint::Open(dense.path()).value(), backend, {}).ok());
 }
 
 }  // namespace

@@ -20,12 +20,13 @@ using testing::OptionsFor;
 using testing::Start;
 using testing::TinyModel;
 using testing::TinyModelOptions;
+using testing::UseReference;
 
 constexpr int32_t kEnd = 2;  // </s>; 1 is <s>
 
 struct OptionsCase {
   std::string name;
-  std::string backend;  // empty: as the other tests
+  bool on_reference;
   TinyModelOptions model;
   std::vector<AttentionChoice> choices;
 };
@@ -82,10 +83,10 @@ std::vector<AttentionChoice> OfPlainModel() {
 
 std::vector<OptionsCase> Cases() {
   std::vector<OptionsCase> cases;
-  for (const std::string backend : {"reference", ""}) {
+  for (const bool on_reference : {true, false}) {
     const auto add = [&](const std::string& model_name, const TinyModelOptions& model,
                          const std::vector<AttentionChoice>& choices) {
-      cases.push_back({model_name + (backend.empty() ? "OnTheUsual" : "OnTheReference"), backend,
+      cases.push_back({model_name + (on_reference ? "OnTheReference" : "OnTheUsual"), on_reference,
                        model, choices});
     };
     add("Moment", {.special_keys = "temper"}, OfGatedModel());
@@ -111,7 +112,7 @@ class Options : public ::testing::TestWithParam<OptionsCase> {
  protected:
   EngineOptions Usual() const {
     EngineOptions options = OptionsFor(model_);
-    if (!GetParam().backend.empty()) options.backend.name = GetParam().backend;
+    if (GetParam().on_reference) UseReference(options);
     return options;
   }
 

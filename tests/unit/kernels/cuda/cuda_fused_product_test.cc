@@ -1,8 +1,11 @@
-// Which ops of a program become one product of few rows. No device is needed.
+// Which ops of a program become one product, of few rows or of experts. No device is needed.
 
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
+#include <span>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/fused_product.h"
@@ -121,6 +124,102 @@ TEST_F(FuseProductOf, NoOpThatWritesWhatAnotherReads) {
   Layer();
   At<MatMulOp>(1).accumulate = true;
   EXPECT_EQ(NumFused(), 2u);
+}
+
+// Choice, gate and up, SwiGlu, down and sum of a layer with 6 experts, 2 for a row.
+class FuseExpertsOf : public FuseProductOf {
+ protected:
+  void Layer() {
+    const ExpertChoice choice = {.num_experts = 6, .per_row = 2, .experts = &number_};
+    const TensorView normed = Narrow(kWidth);
+    const TensorView wide = Places(2 * kInner, DType::kBFloat16);
+    const TensorView activated = Places(kInner, DType::kBFloat16);
+    const TensorView narrow = Places(kWidth, DType::kFloat32);
+    ops_ = {RouteRowsOp{{Floats(6), true, choice, nullptr}, -1},
+            ExpertProduct{normed, true, choice, Stack(2 * kInner, kWidth), wide},
+            SwiGluParams{wide, activated},
+            ExpertProduct{activated, false, choice, Stack(kWidth, kInner), narrow},
+            AddExpertsParams{narrow, choice, Floats(kWidth)}};
+  }
+  std::optional<FusedExperts> FusedFrom(size_t from) const {
+    return FuseExperts(std::span(ops_).subspan(from));
+  }
+  size_t NumFused(size_t from) const {
+    const auto fused = FusedFrom(from);
+    return fused ? fused->num_ops : 0;
+  }
+
+ private:
+  TensorView Places(int64_t cols, DType dtype) { return Tensor(2 * rows_, cols, dtype); }
+  ExpertWeights Stack(int64_t n, int64_t k) {
+    const auto* data = reinterpret_cast<const std::byte*>(Tensor(6 * n, k, DType::kFloat32).data);
+    return {data, DType::kBFloat16, 6, n, k};
+  }
+
+  int32_t number_ = 0;
+};
+
+TEST_F(FuseExpertsOf, ALayer) {
+  Layer();
+  const auto first = FusedFrom(0);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->num_ops, 3u);
+  EXPECT_EQ(first->route, &At<RouteRowsOp>(0));
+  EXPECT_EQ(first->product.activated, At<SwiGluParams>(2).out);
+  EXPECT_EQ(first->sum, nullptr);
+  const auto second = FusedFrom(3);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->num_ops, 2u);
+  EXPECT_EQ(second->route, nullptr);
+  EXPECT_EQ(second->sum, &At<AddExpertsParams>(4));
+  EXPECT_EQ(NumFused(1), 2u);
+  EXPECT_EQ(NumFused(2), 0u);
+  EXPECT_EQ(NumFused(4), 0u);
+}
+
+TEST_F(FuseExpertsOf, NoOpThatTakesAnotherTensor) {
+  Layer();
+  At<SwiGluParams>(2).gate_up = Narrow(2 * kInner);
+  EXPECT_EQ(NumFused(0), 2u);
+  At<AddExpertsParams>(4).choice.per_row = 1;
+  EXPECT_EQ(NumFused(3), 1u);
+  ops_.erase(ops_.begin() + 1);
+  EXPECT_EQ(NumFused(0), 0u);
+}
+
+TEST_F(FuseExpertsOf, NoOpThatWritesWhatAnotherReads) {
+  Layer();
+  At<RouteRowsOp>(0).params.logits.data = At<SwiGluParams>(2).out.data;
+  EXPECT_EQ(NumFused(0), 2u);
+  EXPECT_EQ(NumFused(1), 2u);
+  Layer();
+  At<SwiGluParams>(2).out.data = At<ExpertProduct>(1).x.data;
+  EXPECT_EQ(NumFused(1), 1u);
+  Layer();
+  At<RouteRowsOp>(0).params.logits.data = At<ExpertProduct>(1).out.data;
+  EXPECT_EQ(NumFused(0), 0u);
+  Layer();
+  At<AddExpertsParams>(4).out.data = At<ExpertProduct>(3).x.data;
+  EXPECT_EQ(NumFused(3), 1u);
+}
+
+// Plain kernels do one op at a time.
+TEST_F(FuseExpertsOf, NoSwiGluWithoutTensorCores) {
+  Layer();
+  At<ExpertProduct>(1).weights.dtype = DType::kFloat32;
+  EXPECT_EQ(NumFused(1), 1u);
+}
+
+TEST_F(FuseExpertsOf, AProductInFrontAsksForNoWeightsBehindThem) {
+  Layer();
+  const std::vector<Op> experts = ops_;
+  FuseProductOf::Layer();
+  ops_.erase(ops_.begin() + 2, ops_.end());
+  ops_.insert(ops_.end(), experts.begin(), experts.end());
+  ops_.push_back(MatMulOp{Narrow(kWidth), MakeWeight(kWidth, kWidth), Floats(kWidth), false});
+  EXPECT_EQ(FuseProduct(ops_)->product.ahead[0], Weight());
+  std::erase_if(ops_, [](const Op& op) { return std::holds_alternative<ExpertProduct>(op); });
+  EXPECT_EQ(FuseProduct(ops_)->product.ahead[0], std::get<MatMulOp>(ops_.back()).weight);
 }
 
 }  // namespace

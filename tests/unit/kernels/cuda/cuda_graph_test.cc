@@ -436,6 +436,25 @@ TEST_F(CudaGraphs, AThousandReplayedStepsOfASmolLM3AreThePlainOnesAndTheCpus) {
                                       .coarse_weights = true}));
 }
 
+// Every row chooses experts of its own in each layer.
+TEST_F(CudaGraphs, AThousandReplayedStepsOfAQwen3MoeAreThePlainOnes) {
+  const TinyModel model({.model_dim = 128,
+                         .num_query_heads = 8,
+                         .num_kv_heads = 2,
+                         .head_dim = 128,
+                         .model_type = "qwen3_moe",
+                         .num_experts = 12,
+                         .experts_per_token = 3,
+                         .expert_ffn_dim = 64});
+  for (const DType compute : {DType::kFloat32, DType::kBFloat16}) {
+    const auto checkpoint = Checkpoint::Open(model.path());
+    ASSERT_EQ(checkpoint.status(), absl::OkStatus());
+    const auto cuda = Open("cuda", compute);
+    Decoding on_cuda(*checkpoint, *cuda);
+    ExpectReplaysToChangeNothing(on_cuda);
+  }
+}
+
 TEST_F(CudaGraphs, AThousandReplayedStepsInBFloat16AreThePlainOnes) {
   const auto checkpoint = Checkpoint::Open(model_.path());
   ASSERT_EQ(checkpoint.status(), absl::OkStatus());

@@ -18,7 +18,7 @@ struct Step {
   explicit Step(const BatchView& batch, int32_t block_size)
       : bytes(StepBytes(batch), std::byte{0xFF}),
         packed(PackStep(batch, bytes.data())),
-        view(StepLayout(packed.padded_rows).View(bytes.data())) {
+        view(StepLayout(packed.padded_rows, packed.num_tables).View(bytes.data())) {
     PackScreening(packed.padded_rows, block_size, bytes.data());
   }
 
@@ -290,6 +290,41 @@ TEST(StepLayoutTest, AddressesDependOnThePaddedSizeAlone) {
   const PackedStep b = PackStep({tokens, {&eight, 1}}, bytes.data());
   EXPECT_EQ(a.padded_rows, b.padded_rows);
   EXPECT_EQ(StepLayout(a.padded_rows).tables(), StepLayout(b.padded_rows).tables());
+}
+
+TEST_F(StepPlanTest, LayersOfAnotherTableFindTheirs) {
+  const std::vector<std::vector<int32_t>> others = {{15}, {-1, 18, 17}, {14, 13}, {-1, 12}};
+  std::vector<std::span<const int32_t>> more[4];
+  for (size_t s = 0; s < 4; ++s) {
+    more[s] = {others[s], tables_[s]};
+    sequences_[s].more_tables = more[s];
+  }
+  const std::vector<uint64_t> words = {0x0000000500000003u};
+  sequences_[2].tempered = words;
+  const Step step(batch(), 16);
+  EXPECT_EQ(step.packed.num_tables, 3);
+  const StepLayout layout(step.packed.padded_rows, 3);
+  for (int32_t t = 0; t < 3; ++t) {
+    const StepView view = layout.View(step.bytes.data(), t);
+    for (size_t s = 0; s < 4; ++s) {
+      const StepSequence& sequence = view.sequences[s];
+      EXPECT_EQ(sequence.row_begin, sequences_[s].row_begin);
+      const std::span<const int32_t> want = sequences_[s].table(t);
+      for (size_t j = 0; j < want.size(); ++j) {
+        EXPECT_EQ(view.tables[sequence.table_begin + static_cast<int32_t>(j)], want[j]);
+      }
+      for (int32_t i = 0; i < sequence.num_rows; ++i) {
+        const StepRow& row = view.rows[sequence.row_begin + i];
+        EXPECT_EQ(row.table_begin, sequence.table_begin);
+        EXPECT_EQ(row.position, sequences_[s].position + i);
+      }
+    }
+    const StepRow& tempered = view.rows[4];
+    EXPECT_EQ(tempered.tempered.words, 2);
+    EXPECT_EQ(view.tables[tempered.tempered.begin], 3);
+    EXPECT_EQ(view.tables[tempered.tempered.begin + 1], 5);
+    EXPECT_EQ(view.rows[7].role, RowRole::kPadding);
+  }
 }
 
 TEST(StepLayoutTest, AStepWithoutRowsHasArrays) {

@@ -60,6 +60,48 @@ TEST(KvEventEncoding, OfArrays) {
     ["AllBlocksCleared"]], null])"));
 }
 
+// Blocks of one prompt in two groups of layers: an event for each.
+KvEventBatch OfGroups() {
+  KvEventBatch batch;
+  batch.time = std::chrono::system_clock::time_point(std::chrono::milliseconds(1'500));
+  const auto add = [&](Kind kind, int64_t hash, std::optional<int64_t> parent, KvGroup group) {
+    batch.events.push_back(
+        {.kind = kind,
+         .block = std::make_shared<KvBlock>(
+             KvBlock{.hash = hash, .parent = parent, .tokens = {1, 2}, .group = group})});
+  };
+  add(Kind::kStored, 11, std::nullopt, {.index = 0});
+  add(Kind::kStored, 12, 11, {.index = 0});
+  add(Kind::kStored, 11, std::nullopt, {.index = 1, .window = 512});
+  add(Kind::kStored, 12, 11, {.index = 1, .window = 512});
+  add(Kind::kRemoved, 11, std::nullopt, {.index = 1, .window = 512});
+  add(Kind::kRemoved, 12, 11, {.index = 0});
+  return batch;
+}
+
+TEST(KvEventEncoding, OfGroupsOfLayers) {
+  EXPECT_EQ(Json::from_msgpack(EncodeKvEvents(OfGroups(), KvEventEncoding::kMap)).at(1),
+            Json::parse(R"([
+    {"type": "BlockStored", "block_hashes": [11, 12], "parent_block_hash": null,
+     "token_ids": [1, 2, 1, 2], "block_size": 2, "lora_id": null, "medium": "GPU",
+     "lora_name": null, "group_idx": 0, "kv_cache_spec_kind": "full_attention",
+     "kv_cache_spec_sliding_window": null},
+    {"type": "BlockStored", "block_hashes": [11, 12], "parent_block_hash": null,
+     "token_ids": [1, 2, 1, 2], "block_size": 2, "lora_id": null, "medium": "GPU",
+     "lora_name": null, "group_idx": 1, "kv_cache_spec_kind": "sliding_window",
+     "kv_cache_spec_sliding_window": 512},
+    {"type": "BlockRemoved", "block_hashes": [11], "medium": "GPU", "group_idx": 1},
+    {"type": "BlockRemoved", "block_hashes": [12], "medium": "GPU", "group_idx": 0}])"));
+  EXPECT_EQ(Json::from_msgpack(EncodeKvEvents(OfGroups(), KvEventEncoding::kArray)).at(1),
+            Json::parse(R"([
+    ["BlockStored", [11, 12], null, [1, 2, 1, 2], 2, null, "GPU", null, null, 0,
+     "full_attention", null],
+    ["BlockStored", [11, 12], null, [1, 2, 1, 2], 2, null, "GPU", null, null, 1,
+     "sliding_window", 512],
+    ["BlockRemoved", [11], "GPU", 1],
+    ["BlockRemoved", [12], "GPU", 0]])"));
+}
+
 TEST(KvEventEncoding, OfNothing) {
   EXPECT_EQ(Json::from_msgpack(EncodeKvEvents({}, KvEventEncoding::kMap)).at(1), Json::array());
 }

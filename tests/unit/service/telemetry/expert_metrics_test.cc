@@ -34,7 +34,6 @@ class ExpertMetricsTest : public ::testing::Test {
 
 TEST_F(ExpertMetricsTest, RowsOfStepsAddUpInEveryLayerThatHasExperts) {
   const EngineOptions options = OptionsFor(model_);
-  if (options.backend.name == "cuda") GTEST_SKIP() << "no experts on this backend";
   const auto engine = Start(options, &telemetry_);
   ASSERT_TRUE(engine);
   telemetry_.SetModel(engine->info(), std::chrono::milliseconds(5));

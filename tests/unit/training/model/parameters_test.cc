@@ -194,6 +194,19 @@ TEST_F(ParametersTest, ExpertsAreNotTrained) {
   EXPECT_EQ(refused.message(), "model: num_experts 4: experts are not trained");
 }
 
+// bad input: eta-train | a model with a window shorter than the sequences | UNIMPLEMENTED,
+//   sliding_window named
+TEST_F(ParametersTest, WindowsAreNotTrained) {
+  const eta::testing::TinyModel tiny({.model_type = "mistral", .sliding_window = 100});
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  const ModelConfig config = ParseModelConfig(checkpoint.config_json()).value();
+  EXPECT_TRUE(ValidateSpec(SpecOf(ForContext(config, 100))).ok());
+  const absl::Status refused = ValidateSpec(SpecOf(ForContext(config, 101)));
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_EQ(refused.message(),
+            "model: sliding_window 100: windows shorter than a sequence are not trained");
+}
+
 TEST_F(ParametersTest, NativeSparseAttentionHasNothingOfOtherKinds) {
   const ModelSpec sparse = ToySpec({.attention = AttentionScheme::kNativeSparse});
   ASSERT_TRUE(ValidateSpec(sparse).ok());

@@ -23,6 +23,8 @@ using testing::MakeToy;
 using testing::ToyModel;
 using testing::ToySpec;
 
+constexpr int32_t kCompared = 100;  // tokens of a sequence
+
 std::vector<int32_t> SomeTokens(int32_t count, int32_t vocab) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < count; ++i) tokens.push_back((i * 7919 + i * i * 31 + 5) % vocab);
@@ -93,9 +95,9 @@ std::vector<float> TrainingLogprobs(const Checkpoint& checkpoint, const ModelCon
 
 void ExpectTheEngines(const std::string& folder, TrainingBackend& backend, double tolerance) {
   const auto checkpoint = Checkpoint::Open(folder).value();
-  const auto config = ParseModelConfig(checkpoint.config_json()).value();
+  const auto config = ForContext(ParseModelConfig(checkpoint.config_json()).value(), kCompared);
   const std::vector<int32_t> all =
-      SomeTokens(std::min(100, config.max_context) + 1, config.vocab_size);
+      SomeTokens(std::min(kCompared, config.max_context) + 1, config.vocab_size);
   const std::span<const int32_t> tokens(all.data(), all.size() - 1);
   const std::span<const int32_t> targets(all.data() + 1, all.size() - 1);
   const std::vector<float> expected = EngineLogprobs(checkpoint, config, tokens, targets);
@@ -132,6 +134,8 @@ TEST(TrainingModel, SaysWhatTheEngineSaysOfEveryFamily) {
       // A tied model whose head is another is not one that training can keep.
       if (config->tie_word_embeddings && checkpoint.tensors().contains("lm_head.weight")) continue;
       if (config->num_experts > 0) continue;
+      const ModelConfig seen = ForContext(*config, kCompared);
+      if (seen.num_full_layers() < seen.num_layers) continue;  // training has no windows
       ExpectTheEngines(entry.path(), *cpu, 2e-4);
       ++folders;
     }

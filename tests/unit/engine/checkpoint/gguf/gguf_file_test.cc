@@ -119,9 +119,43 @@ TEST_F(GgufFileTest, ASlidingWindowIsMistrals) {
   EXPECT_EQ(config["sliding_window"], 512);
   tiny.file.Set("llama.attention.sliding_window", uint32_t{0});
   EXPECT_EQ(Config(tiny.file)["model_type"], "llama");
-  TinyGguf qwen({.architecture = "qwen2"});
-  qwen.file.Set("qwen2.attention.sliding_window", uint32_t{512});
-  ExpectError(qwen.file, kUnimplemented, "'qwen2.attention.sliding_window'");
+}
+
+// bad input: Models | GGUF: a window's pattern of another length or type, or of an architecture
+//   whose layers are alike | INVALID_ARGUMENT, or UNIMPLEMENTED; the key named
+TEST_F(GgufFileTest, AWindowIsOfTheLayersOfItsPattern) {
+  const std::string key = "qwen2.attention.sliding_window";
+  TinyGguf qwen({.architecture = "qwen2", .num_layers = 4});
+  qwen.file.Set(key, uint32_t{512});
+  const auto windows = [&] {
+    const auto config = ParseModelConfig(Config(qwen.file).dump());
+    EXPECT_TRUE(config.ok()) << config.status();
+    std::vector<int32_t> by_layer;
+    for (int32_t i = 0; config.ok() && i < 4; ++i) by_layer.push_back(config->layer(i).window);
+    return by_layer;
+  };
+  EXPECT_EQ(windows(), (std::vector<int32_t>{512, 512, 512, 512}));
+  qwen.file.Set(key + "_pattern", uint32_t{3});
+  EXPECT_EQ(windows(), (std::vector<int32_t>{512, 512, 0, 512})) << "the last of three is full";
+  qwen.file.Set(key + "_pattern", uint32_t{0});
+  EXPECT_EQ(windows(), (std::vector<int32_t>{512, 512, 512, 512}));
+  qwen.file.Set(key + "_pattern", std::vector<bool>{true, false, false, true});
+  EXPECT_EQ(windows(), (std::vector<int32_t>{512, 0, 0, 512}));
+  qwen.file.Set(key + "_pattern", std::vector<bool>{true, false, false});
+  ExpectError(qwen.file, kInvalid, "'" + key + "_pattern' must have an entry for each of 4 layers");
+  qwen.file.Set(key + "_pattern", std::vector<int32_t>{1, 0, 0, 1});
+  ExpectError(qwen.file, kInvalid, "'" + key + "_pattern' must be a list of true and false");
+  qwen.file.Set(key + "_pattern", 2.0f);
+  ExpectError(qwen.file, kInvalid, "'" + key + "_pattern'");
+  qwen.file.Set(key, uint32_t{0});
+  EXPECT_FALSE(Config(qwen.file).contains("sliding_window")) << "no window, and no pattern of it";
+
+  TinyGguf mistral({.num_layers = 2});
+  mistral.file.Set("llama.attention.sliding_window", uint32_t{512});
+  mistral.file.Set("llama.attention.sliding_window_pattern", std::vector<bool>{true, true});
+  EXPECT_EQ(Config(mistral.file)["model_type"], "mistral");
+  mistral.file.Set("llama.attention.sliding_window_pattern", std::vector<bool>{true, false});
+  ExpectError(mistral.file, kUnimplemented, "'llama.attention.sliding_window_pattern'");
 }
 
 TEST_F(GgufFileTest, QuantisedRowsAreFloatsInTheRightOrder) {

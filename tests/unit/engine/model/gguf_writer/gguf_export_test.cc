@@ -105,6 +105,14 @@ TEST_F(GgufExportTest, ComesBackButForTheRounding) {
       {.model_type = "llama", .attention_bias = true},
       {.model_type = "mistral", .sliding_window = 512},
       {.model_type = "qwen2", .index = "moment"},
+      {.num_layers = 3,
+       .model_type = "qwen2",
+       .sliding_window = 96,
+       .window_layers = {true, false, true}},
+      {.num_layers = 4,
+       .model_type = "smollm3",
+       .sliding_window = 96,
+       .window_layers = {true, true, true, true}},
       {.model_type = "qwen3", .sink_blocks = 0},
       {.model_type = "qwen3_moe", .num_experts = 12, .expert_ffn_dim = 64},
       {.num_layers = 5, .model_type = "smollm3", .attention_bias = true},
@@ -275,9 +283,6 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   Change(model.path(), {{"eos_token_id", 2}});
   std::filesystem::remove(model.path() + "/tokenizer.model");
   ExpectRefused(open(), "the model has no tokenizer");
-  const TinyModel sliding({.model_type = "qwen2", .sliding_window = 256});
-  Change(sliding.path(), {{"use_sliding_window", true}, {"max_window_layers", 0}});
-  ExpectRefused(*Checkpoint::Open(sliding.path()), "sliding_window of this family");
   const TinyModel unnormed(
       {.model_type = "qwen3_moe", .num_experts = 4, .normalise_experts = false});
   ExpectRefused(*Checkpoint::Open(unnormed.path()), "norm_topk_prob false has no place");

@@ -20,6 +20,12 @@ using std::chrono::seconds;
 constexpr int32_t kLayers = 32;
 constexpr int64_t kKeyBytes = 4096;
 
+std::vector<int32_t> AllLayers() {
+  std::vector<int32_t> layers(kLayers);
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
+
 // Steps of `rows` decode rows, each over `kv_len` keys of which it reads `density`.
 struct Load {
   int32_t rows = 8;
@@ -40,7 +46,7 @@ struct Played {
 };
 
 Played Play(const Load& load) {
-  ShadowSampler sampler({.num_layers = kLayers,
+  ShadowSampler sampler({.layers = AllLayers(),
                          .rate = load.rate,
                          .key_bytes = kKeyBytes,
                          .step_bytes = load.weight_bytes});
@@ -103,7 +109,7 @@ TEST(ShadowSampler, ReadsAtMostAHundredthOfWhatStepsRead) {
 TEST(ShadowSampler, ADrawIsTheSameUntilItsStepBeginsAndInEveryRun) {
   EXPECT_EQ(Play({.steps = 3000}).layers, Play({.steps = 3000}).layers);
   ShadowSampler sampler(
-      {.num_layers = kLayers, .rate = 0.1, .key_bytes = 1, .step_bytes = 1 << 30});
+      {.layers = AllLayers(), .rate = 0.1, .key_bytes = 1, .step_bytes = 1 << 30});
   const std::vector<ShadowRow> rows(1, {.row = 0, .kv_len = 100});
   for (int step = 0; step < 24; ++step) {
     ShadowRows once(kLayers, 1);
@@ -122,7 +128,7 @@ TEST(ShadowSampler, ARateOfZeroDrawsNothing) {
 }
 
 TEST(ShadowSampler, WhatIsMeasuredForMinMassIsNotDrawnTwice) {
-  ShadowSampler sampler({.num_layers = kLayers, .rate = 1.0, .key_bytes = 1, .step_bytes = 0});
+  ShadowSampler sampler({.layers = AllLayers(), .rate = 1.0, .key_bytes = 1, .step_bytes = 0});
   const std::vector<ShadowRow> rows(1, {.row = 0, .kv_len = 100});
   ShadowRows out(kLayers, 1);
   int64_t drawn = 0;

@@ -3,6 +3,9 @@
 // a prompt, and that prompt may come again. When no free block is left, the cached block that was
 // released longest ago is evicted.
 //
+// A key names a block in each group of layers (engine/model/layer_groups.h), for each is a page of
+// its own.
+//
 // Not thread-safe: the step thread's. Invariant: free + used + cached = num_blocks.
 #pragma once
 
@@ -43,9 +46,11 @@ class BlockPool {
   // How many sequences hold each block, by id.
   std::span<const int32_t> references() const { return references_; }
 
-  // The block that holds `key`, if any, with one more reference.
-  std::optional<int32_t> Acquire(const PrefixKey& key);
-  // The leading blocks of a prompt with these keys that Acquire would find.
+  // The block that holds `key` for the layers of a group, if any.
+  std::optional<int32_t> Find(const PrefixKey& key, int32_t group = 0) const;
+  // The same, with one more reference.
+  std::optional<int32_t> Acquire(const PrefixKey& key, int32_t group = 0);
+  // The leading blocks of a prompt with these keys that Acquire would find, of group 0.
   struct Prefix {
     int32_t num_blocks = 0;
     // Of these, the used ones before the first cached one. Whatever is allocated before they are
@@ -58,14 +63,25 @@ class BlockPool {
   // has the key already. `parent`, null of a prompt's first block, and `tokens` are for the
   // recorder.
   void Publish(int32_t block, const PrefixKey& key, const PrefixKey* parent = nullptr,
-               std::span<const int32_t> tokens = {});
+               std::span<const int32_t> tokens = {}, int32_t group = 0);
   // No block is found by a key any more: the cached ones are free, the used ones stay used.
   void Forget();
 
  private:
+  struct Name {
+    PrefixKey key;
+    int32_t group = 0;
+    bool operator==(const Name&) const = default;
+
+    struct Hash {
+      size_t operator()(const Name& name) const {
+        return PrefixKey::Hash()(name.key) + static_cast<size_t>(name.group);
+      }
+    };
+  };
   struct Block {
     bool named = false;
-    PrefixKey key;
+    Name name;
     std::list<int32_t>::iterator cached;  // valid while unreferenced and named
   };
 
@@ -76,7 +92,7 @@ class BlockPool {
   std::vector<int32_t> references_;  // sequences that hold each block
   std::vector<int32_t> free_;
   std::list<int32_t> cached_;  // least recently released first
-  std::unordered_map<PrefixKey, int32_t, PrefixKey::Hash> by_key_;
+  std::unordered_map<Name, int32_t, Name::Hash> by_name_;
 };
 
 }  // namespace eta

@@ -1,5 +1,5 @@
 // lint: fuzz-covered
-#include "engine/batching/block_pool.h"
+#include "engine/batching/blocks/block_pool.h"
 
 #include <cassert>
 
@@ -60,38 +60,42 @@ void BlockPool::Release(int32_t block) {
   }
 }
 
-std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return std::nullopt;
-  Block& entry = blocks_[found->second];
-  if (references_[found->second]++ == 0) cached_.erase(entry.cached);
-  return found->second;
+std::optional<int32_t> BlockPool::Find(const PrefixKey& key, int32_t group) const {
+  const auto found = by_name_.find({key, group});
+  return found == by_name_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<int32_t> BlockPool::Acquire(const PrefixKey& key, int32_t group) {
+  const std::optional<int32_t> block = Find(key, group);
+  if (block && references_[*block]++ == 0) cached_.erase(blocks_[*block].cached);
+  return block;
 }
 
 BlockPool::Prefix BlockPool::FindPrefix(std::span<const PrefixKey> keys) const {
   Prefix prefix;
   for (const PrefixKey& key : keys) {
-    const auto found = by_key_.find(key);
-    if (found == by_key_.end()) break;
-    if (references_[found->second] > 0 && prefix.num_held == prefix.num_blocks) ++prefix.num_held;
+    const std::optional<int32_t> block = Find(key);
+    if (!block) break;
+    if (references_[*block] > 0 && prefix.num_held == prefix.num_blocks) ++prefix.num_held;
     ++prefix.num_blocks;
   }
   return prefix;
 }
 
 void BlockPool::Publish(int32_t block, const PrefixKey& key, const PrefixKey* parent,
-                        std::span<const int32_t> tokens) {
+                        std::span<const int32_t> tokens, int32_t group) {
   Block& entry = blocks_[block];
   assert(references_[block] > 0);
-  if (entry.named || !by_key_.emplace(key, block).second) return;
+  if (entry.named || !by_name_.emplace(Name{key, group}, block).second) return;
   entry.named = true;
-  entry.key = key;
-  if (recorder_ != nullptr) recorder_->Stored(key, parent, tokens);
+  entry.name = {key, group};
+  if (recorder_ != nullptr) recorder_->Stored(key, parent, tokens, group);
 }
 
 void BlockPool::Unname(int32_t block) {
-  if (recorder_ != nullptr) recorder_->Removed(blocks_[block].key);
-  by_key_.erase(blocks_[block].key);
+  const Name& name = blocks_[block].name;
+  if (recorder_ != nullptr) recorder_->Removed(name.key, name.group);
+  by_name_.erase(name);
   blocks_[block].named = false;
 }
 

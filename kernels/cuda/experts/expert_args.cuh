@@ -1,0 +1,66 @@
+// What the kernels of MultiplyExperts take, and how they store a result.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/experts/experts.h"
+
+namespace eta::cuda {
+
+struct ExpertArgs {
+  const std::byte* weights;  // [E, N, K]
+  const int32_t* place_end;
+  const int32_t* rows;  // null: a place's x is at the place
+  int32_t num_experts;
+  int32_t k;
+  int32_t channels;  // N; with SwiGlu N / 2
+  bool choice_is_old;
+  const std::byte* x;  // of the weights' type
+  int64_t x_stride;
+  std::byte* out;
+  int64_t out_stride;
+  bool float_out;
+  std::byte* activated;  // of the weights' type; null: no SwiGlu
+  int64_t activated_stride;
+};
+
+inline ExpertArgs MakeExpertArgs(const ExpertProduct& product) {
+  const bool activates = product.activated.data != nullptr;
+  const ExpertWeights& weights = product.weights;
+  return {.weights = weights.data,
+          .place_end = product.choice.place_end,
+          .rows = product.by_rows ? product.choice.rows : nullptr,
+          .num_experts = weights.num_experts,
+          .k = static_cast<int32_t>(weights.cols),
+          .channels = static_cast<int32_t>(activates ? weights.rows / 2 : weights.rows),
+          .choice_is_old = product.choice_is_old,
+          .x = reinterpret_cast<const std::byte*>(product.x.data),
+          .x_stride = product.x.stride,
+          .out = reinterpret_cast<std::byte*>(product.out.data),
+          .out_stride = product.out.stride,
+          .float_out = product.out.dtype == DType::kFloat32,
+          .activated = reinterpret_cast<std::byte*>(product.activated.data),
+          .activated_stride = product.activated.stride};
+}
+
+// Stores a product at `channel` of the row of `out`, of N channels.
+template <typename T>
+__device__ __forceinline__ void StoreProduct(const ExpertArgs& args, int64_t place, int32_t channel,
+                                             float value) {
+  const int64_t at = place * args.out_stride + channel;
+  if (args.float_out) {
+    reinterpret_cast<float*>(args.out)[at] = value;
+  } else {
+    reinterpret_cast<T*>(args.out)[at] = FromFloat<T>(value);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void StoreActivated(const ExpertArgs& args, int64_t place,
+                                               int32_t channel, float gate, float up) {
+  reinterpret_cast<T*>(args.activated)[place * args.activated_stride + channel] =
+      FromFloat<T>(gate / (1.0f + expf(-gate)) * up);
+}
+
+}  // namespace eta::cuda

@@ -1,0 +1,61 @@
+// MultiplyExperts: which kernel does the product.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/experts/experts.h"
+
+namespace eta::cuda {
+namespace {
+
+bool IsAligned(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 8 == 0;
+}
+
+}  // namespace
+
+// Indices of tasks are 32-bit.
+bool HasStreams(const ExpertProduct& product) {
+  constexpr int64_t kMostWidth = 1 << 24;
+  constexpr int64_t kLeastChannels = 8;  // of a task
+  const ExpertWeights& weights = product.weights;
+  const bool halves = weights.dtype == DType::kFloat16 || weights.dtype == DType::kBFloat16;
+  const int64_t tasks =
+      (product.out.rows + weights.num_experts) * (weights.rows / kLeastChannels + 1);
+  return halves && product.x.dtype == weights.dtype &&
+         (product.out.dtype == weights.dtype || product.out.dtype == DType::kFloat32) &&
+         weights.cols > 0 && weights.cols % 8 == 0 && weights.cols <= kMostWidth &&
+         weights.rows <= kMostWidth && tasks <= INT32_MAX && IsAligned(weights.data, 0) &&
+         IsAligned(product.x.data, product.x.stride);
+}
+
+bool ActivatesAlong(const ExpertProduct& product) {
+  return HasStreams(product) && product.activated.dtype == product.weights.dtype &&
+         2 * product.activated.cols == product.weights.rows;
+}
+
+void MultiplyExperts(Context& context, const ExpertProduct& product) {
+  if (product.out.rows == 0) return;
+  const ExpertWeights& weights = product.weights;
+  if (product.x.dtype != weights.dtype ||
+      (product.out.dtype != weights.dtype && product.out.dtype != DType::kFloat32)) {
+    context.device.Fail(absl::InvalidArgumentError(
+        absl::StrCat("experts: x is ", std::string(Name(product.x.dtype)), " and out ",
+                     std::string(Name(product.out.dtype)), ", but the weights were packed as ",
+                     std::string(Name(weights.dtype)))));
+    return;
+  }
+  if (HasStreams(product) &&
+      (MultiplyFewPlaces(context, product) || MultiplyManyPlaces(context, product))) {
+    return;
+  }
+  ExpertProduct plain = product;
+  plain.activated = {};
+  PlainMultiplyExperts(context, plain);
+  if (product.activated.data != nullptr) SwiGlu(context, {product.out, product.activated});
+}
+
+}  // namespace eta::cuda
