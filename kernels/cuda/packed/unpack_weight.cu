@@ -159,10 +159,9 @@ void WithNarrowType(DType dtype, Visit&& visit) {
   return visit(BFloat16{});
 }
 
-// `type`: of products.
-void LaunchUnpack(Device& device, const UnpackArgs& args, DType type, std::byte* to) {
+void LaunchUnpacking(Device& device, const UnpackArgs& args, DType dtype, std::byte* to) {
   const int64_t warps = int64_t{args.num_tiles} * args.chunks;
-  WithNarrowType(type, [&](auto element) {
+  WithNarrowType(dtype, [&](auto element) {
     using T = decltype(element);
     Launch(device, "unpacking of weights",
            {.grid = static_cast<unsigned>((warps + kUnpackWarps - 1) / kUnpackWarps),
@@ -173,16 +172,6 @@ void LaunchUnpack(Device& device, const UnpackArgs& args, DType type, std::byte*
 
 }  // namespace
 }  // namespace packed
-
-void UnpackWeight(Device& device, const Weight& weight, std::byte* to) {
-  const auto* data = static_cast<const std::byte*>(weight.data);
-  for (const WeightPart& part : weight.parts) {
-    if (part.type == PackedType::kNone) break;
-    packed::LaunchUnpack(device, packed::ArgsOf(weight, part, data, 0), weight.dtype, to);
-    data += PartBytes(part, weight.cols);
-    to += int64_t{part.rows} * weight.cols * static_cast<int64_t>(SizeOf(weight.dtype));
-  }
-}
 
 size_t UnpackedBytes(const Weight& weight) {
   int64_t most = 0;
@@ -204,13 +193,23 @@ void MultiplyUnpacked(Context& context, MatMuls& products, const TensorView& x,
       packed::UnpackArgs args = packed::ArgsOf(weight, part, data, tile);
       args.num_tiles = static_cast<int32_t>(std::min<int64_t>(args.num_tiles, most));
       args.channels = std::min(args.channels, args.num_tiles * kTileChannels);
-      packed::LaunchUnpack(context.device, args, weight.dtype, scratch);
+      packed::LaunchUnpacking(context.device, args, weight.dtype, scratch);
       const int64_t channel = first_channel + tile * kTileChannels;
       products.Run(x, {scratch, weight.dtype, args.channels, weight.cols},
                    out.Columns(channel, args.channels), accumulate);
     }
     data += PartBytes(part, weight.cols);
     first_channel += part.rows;
+  }
+}
+
+void UnpackWeight(Device& device, const Weight& weight, std::byte* to) {
+  const auto* data = static_cast<const std::byte*>(weight.data);
+  for (const WeightPart& part : weight.parts) {
+    if (part.type == PackedType::kNone) break;
+    packed::LaunchUnpacking(device, packed::ArgsOf(weight, part, data, 0), weight.dtype, to);
+    data += PartBytes(part, weight.cols);
+    to += part.rows * weight.cols * static_cast<int64_t>(SizeOf(weight.dtype));
   }
 }
 
