@@ -210,8 +210,7 @@ template <typename T>
 bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
   const int32_t rows = args.product.rows;
   if (args.product.norm_weight != nullptr) {
-    if (rows <= 8) return LaunchKernel<T, 1, true>(device, args, clusters);
-    return LaunchKernel<T, 2, true>(device, args, clusters);
+    return LaunchKernel<T, 1, true>(device, args, clusters);
   }
   if (rows <= 8) return LaunchKernel<T, 1, false>(device, args, clusters);
   if (rows <= 16) return LaunchKernel<T, 2, false>(device, args, clusters);
@@ -244,7 +243,7 @@ int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
   return clusters;
 }
 
-// Cuts K, so that thread blocks are more than half as many again as the multiprocessors. Whether
+// Cuts K, so that thread blocks are no fewer than the multiprocessors, which take two each. Whether
 // SwiGLU rides along changes nothing, so that it does not change a row's bits.
 void CutK(const Device& device, const Weight& weight, Args& args) {
   constexpr int32_t kLeastSlice = 2 * kStageChunks;
@@ -253,7 +252,7 @@ void CutK(const Device& device, const Weight& weight, Args& args) {
   args.chunks = static_cast<int32_t>(Chunks(weight.cols));
   args.ranks = 1;
   while (HasClusters(device) && args.ranks < kMostRanks &&
-         2 * tiles * args.ranks < int64_t{3} * kWarps * device.num_sms() &&
+         tiles * args.ranks < int64_t{kWarps} * device.num_sms() &&
          args.chunks >= 2 * args.ranks * kLeastSlice) {
     args.ranks *= 2;
   }
@@ -272,7 +271,7 @@ bool HasKernel(const RowProduct& product) {
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
   const bool fits = product.out.rows > 0 &&
-                    product.out.rows <= (norm ? kMostProductRows : kMostPackedRows) && halves &&
+                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
                     product.x.dtype == weight.dtype &&
                     (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
                     weight.cols % 8 == 0 && weight.cols <= kMostWidth &&

@@ -13,9 +13,11 @@
 namespace eta::cuda {
 
 inline constexpr int64_t kMostPackedRows = 64;
+// With a norm in front. Every thread block normalises all rows, and has little work of its own.
+inline constexpr int64_t kMostNormedRows = 2;
 
 // As RunRowProduct, for packed weights. Returns false, and does nothing, if there is no kernel for
-// these shapes and types: more than kMostPackedRows rows, with a norm more than kMostProductRows;
+// these shapes and types: more than kMostPackedRows rows, with a norm more than kMostNormedRows;
 // x of another type than products, or out of neither this type nor float32; a K that is no multiple
 // of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
 // memory; SwiGlu of parts that are not two of one type and size.
