@@ -54,11 +54,16 @@ has_bases() { # DOCKERFILE: whether all images that it begins from are here alre
 has_bases deploy/Dockerfile || skip "no container engine here that has the base image debian:12"
 
 work=$(mktemp -d) made=() containers=() running=
-# What an engine runs here, or else the engine, which hands a signal on.
+# The server that an engine runs here, or else the engine, which hands a signal on. The server has a
+# process of its own that compiles formats; that one is not asked.
 stop_running() {
   local process=$running child
-  # Of any of its threads.
-  while child=$(cat "/proc/$process/task"/*/children | cut -d' ' -f1) && [ -n "$child" ]; do process=$child; done
+  while [ "$(cat "/proc/$process/comm")" != eta-server ]; do
+    # Of any of its threads.
+    child=$(cat "/proc/$process/task"/*/children | cut -d' ' -f1)
+    [ -n "$child" ] || break
+    process=$child
+  done
   kill -TERM "$process"
 }
 finish() {
