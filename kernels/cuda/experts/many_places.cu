@@ -146,7 +146,7 @@ __device__ __forceinline__ void MultiplyPlaces(const ExpertArgs& args, std::byte
     for (int32_t step = 0; step < steps; ++step) {
       WaitGroups<kStages - 2>();
       if (Tile::kRunsBeside) wgmma::PublishWrites();
-      tile.Await();               // the stage that is copied to next is free
+      tile.Await();  // the stage that is copied to next is free
       __syncthreads();
       if (Tile::kRunsBeside && multiplies) tile.Multiply(stage(step));
       const int32_t next = step + kStages - 1;
