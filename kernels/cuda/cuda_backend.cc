@@ -21,6 +21,7 @@
 #include "kernels/cuda/index/unpack_record.h"
 #include "kernels/cuda/packed/pack_matrix.h"
 #include "kernels/cuda/packed/unpack_weight.h"
+#include "kernels/cuda/packed/write_matrix.h"
 #include "kernels/cuda/prefill/admitted_tiles.h"
 #include "kernels/cuda/prefill/prefill_widen.h"
 #include "kernels/cuda/program.h"
@@ -43,28 +44,6 @@ class DeviceBuffer final : public Buffer {
  private:
   int device_;
 };
-
-// Writes row `row` of `part` as `dtype`. `numbers`: memory for the row.
-void ConvertRow(const HostMatrix& part, int64_t row, DType dtype, std::vector<float>& numbers,
-                std::byte* out) {
-  numbers.resize(static_cast<size_t>(part.cols));
-  ReadFloats(part, row, numbers);
-  for (int64_t i = 0; i < part.cols; ++i) {
-    StoreElement(dtype, out, i, numbers[static_cast<size_t>(i)]);
-  }
-}
-
-bool IsExact(std::span<const HostMatrix> parts) {
-  return std::ranges::any_of(parts, &HostMatrix::exact);
-}
-
-// What a matrix that is not kept packed becomes.
-DType TypeOnDevice(std::span<const HostMatrix> parts, DType compute) {
-  const bool fits = std::ranges::all_of(parts, [&](const HostMatrix& part) {
-    return part.blocks == nullptr && part.float8 == nullptr && part.dtype == compute;
-  });
-  return IsExact(parts) && !fits ? DType::kFloat32 : compute;
-}
 
 class CudaBackend final : public Backend, public ExpertOps {
  public:
@@ -155,33 +134,14 @@ class CudaBackend final : public Backend, public ExpertOps {
                                                WeightFormat format) override {
     const absl::Status fits = CheckParts(parts);
     if (!fits.ok()) return fits;
-    if (!IsExact(parts) && KeepsPacked(parts, format, compute_)) return PackWeights(parts, format);
-    if (format == WeightFormat::kInt8 || format == WeightFormat::kInt4) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weights: ", std::string(Name(format)),
-                       " on cuda needs products in bfloat16 or float16 (--compute)"));
-    }
-    int64_t rows = 0;
-    for (const HostMatrix& part : parts) {
-      rows += part.rows;
-    }
-    const int64_t cols = parts.front().cols;
-    const DType dtype = TypeOnDevice(parts, compute_);
-    const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(dtype);
-    auto buffer = Allocate(static_cast<size_t>(rows) * row_bytes);
-    if (!buffer.ok()) return buffer.status();
-    std::byte* to = (*buffer)->data();
-    for (const HostMatrix& part : parts) {
-      if (part.blocks == nullptr && part.float8 == nullptr && part.dtype == dtype) {
-        Upload(to, part.data, static_cast<size_t>(part.rows) * row_bytes);
-      } else {
-        UploadConverted(part, dtype, to);
-      }
-      to += static_cast<size_t>(part.rows) * row_bytes;
-    }
-    if (!ok()) return device_->status();
-    return std::unique_ptr<Matrix>(
-        std::make_unique<DeviceMatrix>(*std::move(buffer), dtype, rows, cols));
+    const bool packed = KeepsPacked(parts, format, compute_);
+    auto matrix = packed ? PackMatrix(*this, parts, format, compute_)
+                         : WriteMatrix(*this, parts, format, compute_);
+    if (!matrix.ok()) return matrix.status();
+    // Memory that products of many rows unpack into: it is not there later.
+    if (packed) scratch_.Get(Scratch::Use::kUnpacked, UnpackedBytes((*matrix)->weight()));
+    if (!ok()) return NoMemoryOrLost();
+    return std::unique_ptr<Matrix>(*std::move(matrix));
   }
 
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
@@ -471,35 +431,9 @@ class CudaBackend final : public Backend, public ExpertOps {
     device_->Check(cudaStreamSynchronize(device_->stream()), what);
   }
 
-  // Also takes the memory that products of many rows unpack into: it is not there later.
-  absl::StatusOr<std::unique_ptr<Matrix>> PackWeights(std::span<const HostMatrix> parts,
-                                                      WeightFormat format) {
-    auto matrix = PackMatrix(*this, parts, format, compute_);
-    if (!matrix.ok()) return matrix.status();
-    scratch_.Get(Scratch::Use::kUnpacked, UnpackedBytes((*matrix)->weight()));
-    if (!ok()) return NoMemoryOrLost();
-    return std::unique_ptr<Matrix>(*std::move(matrix));
-  }
   absl::Status NoMemoryOrLost() {
     absl::Status shortage = device_->TakeShortage();
     return ok() ? shortage : device_->status();
-  }
-
-  // In pieces, so that the host holds no second copy of the matrix.
-  void UploadConverted(const HostMatrix& part, DType dtype, std::byte* to) {
-    constexpr size_t kPieceBytes = size_t{4} << 20;
-    const size_t row_bytes = static_cast<size_t>(part.cols) * SizeOf(dtype);
-    const auto most = static_cast<int64_t>(std::max<size_t>(kPieceBytes / row_bytes, 1));
-    std::vector<std::byte> piece(static_cast<size_t>(std::min(most, part.rows)) * row_bytes);
-    std::vector<float> numbers;
-    for (int64_t row = 0; row < part.rows;) {
-      const int64_t end = std::min(row + most, part.rows);
-      std::byte* out = piece.data();
-      for (; row < end; ++row, out += row_bytes) ConvertRow(part, row, dtype, numbers, out);
-      const auto bytes = static_cast<size_t>(out - piece.data());
-      Upload(to, piece.data(), bytes);
-      to += bytes;
-    }
   }
 
   // How rows are screened depends on the block size, which Plan() does not know.

@@ -49,7 +49,8 @@ void UploadPart(Backend& backend, cpu::Workers& workers, const PackJob& job, std
 }  // namespace
 
 bool KeepsPacked(std::span<const HostMatrix> parts, WeightFormat format, DType compute) {
-  return compute != DType::kFloat32 && std::ranges::any_of(parts, [&](const HostMatrix& part) {
+  return compute != DType::kFloat32 && std::ranges::none_of(parts, &HostMatrix::exact) &&
+         std::ranges::any_of(parts, [&](const HostMatrix& part) {
            return PackedTypeOf(part, format) != PackedType::kNone;
          });
 }

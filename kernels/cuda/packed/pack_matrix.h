@@ -11,8 +11,8 @@
 
 namespace eta::cuda {
 
-// Whether a stack is kept packed: some part is, and products are of 16 bits. The other parts are
-// then 16-bit parts of it.
+// Whether a stack is kept packed: some part is, none is exact, and products are of 16 bits. The
+// other parts are then 16-bit parts of it.
 bool KeepsPacked(std::span<const HostMatrix> parts, WeightFormat format, DType compute);
 
 // The stack as a packed weight in memory of `backend`. InvalidArgument for more than kMostParts
