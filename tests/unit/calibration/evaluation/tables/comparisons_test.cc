@@ -269,7 +269,10 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
                  .sequences = std::span(&planned, 1)});
   };
   const auto append = [&](int32_t layer) {
-    misses.AppendKv({.k = view, .v = view, .geometry = geometry, .kv = {.tiles = &caches[layer]}});
+    misses.AppendKv({.k = view,
+                     .v = view,
+                     .geometry = geometry,
+                     .kv = {.tiles = &caches[layer], .records = &caches[layer]}});
   };
   plan(RowKind::kPrefill, 0, kKeys - 1);
   append(1);
@@ -291,7 +294,7 @@ TEST(BlockMisses, ALayerWhereACacheOfAnotherShapeStoodTakesNoOtherLayersKeys) {
          .thresholds = {.data = &threshold, .rows = 1, .cols = 1, .stride = 1},
          .num_query_heads = 1,
          .geometry = geometry,
-         .kv = {.tiles = &caches[layer]},
+         .kv = {.tiles = &caches[layer], .records = &caches[layer]},
          .softmax_scale = 1.0f,
          .selection = {
              .blocks = blocks, .heads = heads, .counts = &count, .capacity = 8, .rows = 1}});
