@@ -172,8 +172,8 @@ void AddFormatFlags(CLI::App& app, FormatOptions& options, FormatHelperOptions& 
 void AddLimitFlags(CLI::App& app, Limits& limits, std::string& tenants) {
   AddCount(app, "--max_context", limits.max_context,
            "Largest number of tokens of a request, prompt and answer together. Past the trained "
-           "length the rotary embedding is scaled, in steps. A model's windows count where they "
-           "are shorter");
+           "length the rotary embedding is scaled, in steps. A layer with a shorter window sees "
+           "that window alone");
   AddCount(app, "--max_output_tokens", limits.max_output_tokens,
            "Largest number of tokens of an answer: the largest max_tokens of a request");
   AddBytes(app, "--max_prompt_bytes", limits.max_prompt_bytes,
