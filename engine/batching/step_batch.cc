@@ -84,16 +84,16 @@ void StepBatch::Draw(std::span<RowLogits> logits) {
 // Few rows want them, so they are computed once more, after the samples of all rows: a download
 // ends what a device has recorded.
 void StepBatch::DownloadLogits(std::span<const RowLogits> logits) {
-  logit_rows_.clear();
+  download_rows_.clear();
   std::vector<float*> outs;
   for (const RowLogits& wanted : logits) {
     if (wanted.logits == nullptr) continue;
-    logit_rows_.push_back(wanted.row);
+    download_rows_.push_back(wanted.row);
     outs.push_back(wanted.logits);
   }
   for (size_t begin = 0; begin < outs.size(); begin += kSlice) {
     const size_t count = std::min(kSlice, outs.size() - begin);
-    model_.ComputeLogits(std::span(logit_rows_).subspan(begin, count));
+    model_.ComputeLogits(std::span(download_rows_).subspan(begin, count));
     for (size_t i = 0; i < count; ++i) {
       model_.DownloadLogits(static_cast<int32_t>(i), outs[begin + i]);
     }

@@ -89,8 +89,9 @@ class StepBatch {
   std::vector<int32_t> values_read_;      // [L, R, HKV]
   std::vector<int32_t> expert_rows_;      // [L, E]
   std::span<RowLogits> logits_;
-  std::vector<int32_t> logit_rows_;  // of logits_
-  std::vector<SampleRow> samples_;   // likewise
+  std::vector<int32_t> logit_rows_;     // of logits_
+  std::vector<int32_t> download_rows_;  // of those of logits_ whose logits are wanted
+  std::vector<SampleRow> samples_;      // likewise
 };
 
 }  // namespace eta
