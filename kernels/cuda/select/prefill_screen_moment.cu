@@ -8,7 +8,7 @@
 
 namespace eta::cuda {
 
-bool UsesWideScreen(const Context& context, const KvTile& tile) {
+bool UsesWideScreen([[maybe_unused]] const Context& context, [[maybe_unused]] const KvTile& tile) {
 #ifdef ETA_CUDA_SM90A
   return tile.form == RecordForm::kHalf && tile.head_dim == 64 &&
          context.device.compute_capability() == 90;
