@@ -1,10 +1,12 @@
 // Elements of activations, weights and the KV cache in registers: loads widen to float32, stores
-// round to nearest even. Element types are float, __half and __nv_bfloat16.
+// round to nearest even. And what every product with weights does with its own. Element types are
+// float, __half and __nv_bfloat16.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -72,6 +74,29 @@ __device__ __forceinline__ void StoreElements(const float (&from)[count], T* to)
     for (int i = 0; i < kPart; ++i) part.elements[i] = FromFloat<T>(from[begin + i]);
     *reinterpret_cast<ElementVector<T, kPart>*>(to + begin) = part;
   }
+}
+
+// Weights are read once a step, so they need no room in L1.
+__device__ __forceinline__ uint4 LoadWeights(const std::byte* from) {
+  uint4 to;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+               : "l"(from));
+  return to;
+}
+
+// Stores `value` as element `at` of `to`, which has floats or Ts.
+template <typename T>
+__device__ __forceinline__ void StoreProduct(std::byte* to, bool floats, int64_t at, float value) {
+  if (floats) {
+    reinterpret_cast<float*>(to)[at] = value;
+  } else {
+    reinterpret_cast<T*>(to)[at] = FromFloat<T>(value);
+  }
+}
+
+__device__ __forceinline__ float SwiGluOf(float gate, float up) {
+  return gate / (1.0f + expf(-gate)) * up;
 }
 
 // Calls visit(T{}) with the element type of a floating-point `dtype`.

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "kernels/cuda/host/device.h"
@@ -24,6 +25,11 @@ __device__ __forceinline__ void AllowNext() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+// Thread blocks of `each` that cover `count`.
+inline int64_t CeilDiv(int64_t count, int64_t each) {
+  return (count + each - 1) / each;
 }
 
 // Whether CTAs can form clusters on the device, in this build.

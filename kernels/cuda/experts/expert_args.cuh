@@ -48,19 +48,14 @@ inline ExpertArgs MakeExpertArgs(const ExpertProduct& product) {
 template <typename T>
 __device__ __forceinline__ void StoreProduct(const ExpertArgs& args, int64_t place, int32_t channel,
                                              float value) {
-  const int64_t at = place * args.out_stride + channel;
-  if (args.float_out) {
-    reinterpret_cast<float*>(args.out)[at] = value;
-  } else {
-    reinterpret_cast<T*>(args.out)[at] = FromFloat<T>(value);
-  }
+  StoreProduct<T>(args.out, args.float_out, place * args.out_stride + channel, value);
 }
 
 template <typename T>
 __device__ __forceinline__ void StoreActivated(const ExpertArgs& args, int64_t place,
                                                int32_t channel, float gate, float up) {
   reinterpret_cast<T*>(args.activated)[place * args.activated_stride + channel] =
-      FromFloat<T>(gate / (1.0f + expf(-gate)) * up);
+      FromFloat<T>(SwiGluOf(gate, up));
 }
 
 }  // namespace eta::cuda

@@ -97,8 +97,7 @@ __device__ __forceinline__ void Load(const ExpertArgs& args, Walk<kSwiGlu, Tasks
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       const int32_t k = walk.k() + 32 * j;
-      to[half][j] =
-          k < args.k ? product::LoadWeights(walk.weights(half) + int64_t{k} * 2) : uint4{};
+      to[half][j] = k < args.k ? LoadWeights(walk.weights(half) + int64_t{k} * 2) : uint4{};
     }
   }
   walk.Advance(args);

@@ -20,10 +20,6 @@ namespace {
 constexpr int32_t kThreads = 256;
 constexpr int32_t kWarps = kThreads / 32;
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 struct AddArgs {
   const std::byte* x;
   int64_t x_stride;

@@ -11,19 +11,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/packed/packed_layout.h"
 
 namespace eta::cuda::packed {
-
-// Weights are read once a step, so they need no room in L1.
-__device__ __forceinline__ uint4 LoadStream(const std::byte* from) {
-  uint4 to;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-               : "l"(from));
-  return to;
-}
 
 // a - b, or a * b, of two pairs of Elements.
 template <typename Element>
@@ -85,26 +77,38 @@ struct GroupScales {
 template <PackedType type>
 struct Chunk;
 
-template <>
-struct Chunk<PackedType::kInt8> {
-  static constexpr bool kHasLow = false;
-  uint4 numbers[2];
-  uint2 scales;
+// The numbers of types that take a byte for each.
+struct ByteNumbers {
+  uint4 of_group[2];
 
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    numbers[0] = LoadStream(chunk + lane * 16);
-    numbers[1] = LoadStream(chunk + 512 + lane * 16);
+    of_group[0] = LoadWeights(chunk + lane * 16);
+    of_group[1] = LoadWeights(chunk + 512 + lane * 16);
+  }
+  __device__ __forceinline__ uint2 Words(int group, int half) const {
+    const uint4& all = of_group[group];
+    return half == 0 ? uint2{all.x, all.y} : uint2{all.z, all.w};
+  }
+};
+
+template <>
+struct Chunk<PackedType::kInt8> {
+  static constexpr bool kHasLow = false;
+  ByteNumbers numbers;
+  uint2 scales;
+
+  __device__ __forceinline__ void Load(const std::byte* chunk) {
+    numbers.Load(chunk);
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
     scales =
         __ldg(reinterpret_cast<const uint2*>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8));
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
-    const uint4& all = numbers[group];
-    const uint32_t first = half == 0 ? all.x : all.z;
-    const uint32_t second = half == 0 ? all.y : all.w;
-    return {WidenInt8<Element>(first), WidenInt8<Element>(first >> 8), WidenInt8<Element>(second),
-            WidenInt8<Element>(second >> 8)};
+    const uint2 words = numbers.Words(group, half);
+    return {WidenInt8<Element>(words.x), WidenInt8<Element>(words.x >> 8),
+            WidenInt8<Element>(words.y), WidenInt8<Element>(words.y >> 8)};
   }
   __device__ __forceinline__ GroupScales Scales(int group) const {
     const float2 pair = HalvesToFloats(group == 0 ? scales.x : scales.y);
@@ -120,7 +124,7 @@ struct Chunk<PackedType::kInt4> {
 
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    numbers = LoadStream(chunk + lane * 16);
+    numbers = LoadWeights(chunk + lane * 16);
     scales =
         __ldg(reinterpret_cast<const uint4*>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16));
   }
@@ -144,22 +148,18 @@ struct Chunk<PackedType::kInt4> {
 template <>
 struct Chunk<PackedType::kE4M3> {
   static constexpr bool kHasLow = false;
-  uint4 numbers[2];
+  ByteNumbers numbers;
   float scale;
 
   __device__ __forceinline__ void Load(const std::byte* chunk) {
-    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    numbers[0] = LoadStream(chunk + lane * 16);
-    numbers[1] = LoadStream(chunk + 512 + lane * 16);
+    numbers.Load(chunk);
     scale = __ldg(reinterpret_cast<const float*>(chunk + ScalesAt(PackedType::kE4M3)));
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
-    const uint4& all = numbers[group];
-    const uint32_t first = half == 0 ? all.x : all.z;
-    const uint32_t second = half == 0 ? all.y : all.w;
-    return {WidenE4M3<Element>(first << 8), WidenE4M3<Element>(first),
-            WidenE4M3<Element>(second << 8), WidenE4M3<Element>(second)};
+    const uint2 words = numbers.Words(group, half);
+    return {WidenE4M3<Element>(words.x << 8), WidenE4M3<Element>(words.x),
+            WidenE4M3<Element>(words.y << 8), WidenE4M3<Element>(words.y)};
   }
   __device__ __forceinline__ GroupScales Scales(int /*group*/) const {
     return {{scale, scale}, {}};
@@ -174,7 +174,7 @@ struct Chunk<PackedType::kSixteen> {
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) numbers[i / 2][i % 2] = LoadStream(chunk + i * 512 + lane * 16);
+    for (int i = 0; i < 4; ++i) numbers[i / 2][i % 2] = LoadWeights(chunk + i * 512 + lane * 16);
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {

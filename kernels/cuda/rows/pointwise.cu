@@ -27,10 +27,6 @@ unsigned Grid(int64_t count) {
   return static_cast<unsigned>(count);
 }
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 // Calls visit(integral_constant) with the number of elements that a thread moves at once: `width`
 // if every one of `sizes` (row lengths and strides) is a multiple of it, else 1.
 template <int width, typename Visit>
@@ -283,7 +279,7 @@ __global__ void __launch_bounds__(kThreads)
   LoadElements(from, gate);
   LoadElements(from + cols, up);
 #pragma unroll
-  for (int j = 0; j < width; ++j) gate[j] = gate[j] / (1.0f + expf(-gate[j])) * up[j];
+  for (int j = 0; j < width; ++j) gate[j] = SwiGluOf(gate[j], up[j]);
   StoreElements(gate, out + blockIdx.x * out_stride + i);
 }
 

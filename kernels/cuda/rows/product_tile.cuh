@@ -58,15 +58,6 @@ __host__ __device__ constexpr int32_t SharedStride(int32_t k) {
   return (k + 63) / 64 * 64 + 32;
 }
 
-// Weights are read once a step, so they need no room in L1.
-__device__ __forceinline__ uint4 LoadWeights(const std::byte* from) {
-  uint4 to;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-               : "l"(from));
-  return to;
-}
-
 // Channels first .. first + 15, or with SwiGLU channels first .. first + 7 of both halves. Row r of
 // a fragment is channel r, row r + 8 is channel r + 8 or the other half's channel r.
 template <bool kSwiGlu>
@@ -111,12 +102,7 @@ __device__ __forceinline__ float LoadOut(const Args& args, int32_t row, int32_t 
 template <typename T>
 __device__ __forceinline__ void StoreOut(const Args& args, int32_t row, int32_t channel,
                                          float value) {
-  const int64_t at = row * args.out_stride + channel;
-  if (args.float_out) {
-    reinterpret_cast<float*>(args.out)[at] = value;
-  } else {
-    reinterpret_cast<T*>(args.out)[at] = FromFloat<T>(value);
-  }
+  StoreProduct<T>(args.out, args.float_out, row * args.out_stride + channel, value);
 }
 
 // Adds the products of one load to the sums of 8 * kColumns rows.

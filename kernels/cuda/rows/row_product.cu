@@ -120,7 +120,7 @@ __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& ti
     StoreOut<T>(args, row, channel, value);
     if constexpr (kSwiGlu) {
       if (i % 4 >= 2) return;
-      const float gated = value / (1.0f + expf(-value)) * total[i + 2];
+      const float gated = SwiGluOf(value, total[i + 2]);
       reinterpret_cast<T*>(args.activated)[row * args.activated_stride + channel] =
           FromFloat<T>(gated);
     }
