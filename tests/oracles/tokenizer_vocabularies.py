@@ -286,6 +286,22 @@ def sentencepiece(name, legacy=True):
     )
 
 
+def gemma_form():
+    """Mistral v3's pieces as Gemma's tokenizer.json has its own: no space comes in front, a space
+    ends a word, and runs of newlines are tokens that are no special ones."""
+    made = sentencepiece("mistral_instruct_tokenizer_240323.model.v3", legacy=False)
+    vocab = made["model"]["vocab"]
+    first = max(vocab.values()) + 1
+    runs = ["\n" * length for length in range(2, 32)]
+    vocab |= {run: first + i for i, run in enumerate(runs)}
+    made["added_tokens"] += [added(run, vocab[run], special=False) for run in runs]
+    made["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    made["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "invert": False,
+                             "behavior": "MergedWithPrevious"}
+    made["decoder"]["decoders"].pop()  # what takes off the space in front
+    return made
+
+
 FAMILIES = {
     "SmolLM2": smollm2,
     "DeepSeek V3": deepseek,
@@ -296,4 +312,5 @@ FAMILIES = {
     "Mistral v1": lambda: sentencepiece("tokenizer.model.v1"),
     "Mistral v2": lambda: sentencepiece("mistral_instruct_tokenizer_240216.model.v2"),
     "Mistral v3": lambda: sentencepiece("mistral_instruct_tokenizer_240323.model.v3", legacy=False),
+    "Gemma's form": gemma_form,
 }
