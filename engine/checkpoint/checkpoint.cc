@@ -19,6 +19,7 @@
 #include "engine/base/json/json_fields.h"
 #include "engine/base/sha256.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/text_model.h"
 #include "nlohmann/json.hpp"
 
 namespace eta {
@@ -368,7 +369,7 @@ class Checkpoint::FolderReader {
         }
       }
       checkpoint_.tensors_.emplace(name, info);
-      checkpoint_.file_of_.emplace(name, file);
+      checkpoint_.places_.emplace(name, Place{file, name});
     }
     return absl::OkStatus();
   }
@@ -387,6 +388,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   FolderReader reader(folder, options, checkpoint);
   RETURN_IF_ERROR(reader.ReadTexts());
   RETURN_IF_ERROR(reader.ReadTensors());
+  RETURN_IF_ERROR(checkpoint.PresentTextModel());
   RETURN_IF_ERROR(checkpoint.PresentQuantized());
   RETURN_IF_ERROR(reader.ReadIndexMetric());
   RETURN_IF_ERROR(reader.SetWeightsDigests());
@@ -406,12 +408,31 @@ absl::Status Checkpoint::SetFingerprints() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const SafetensorsFile*> Checkpoint::FileOf(const std::string& name) const {
-  const auto it = file_of_.find(name);
-  if (it == file_of_.end()) {
-    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+absl::Status Checkpoint::PresentTextModel() {
+  // Who reads the model's shape refuses what is not JSON.
+  if (!CheckJson(kConfig, config_json_, {kMaxConfigBytes, kMaxConfigDepth}).ok()) {
+    return absl::OkStatus();
   }
-  return &files_[it->second];
+  ASSIGN_OR_RETURN(auto text, TextModelConfig(config_json_));
+  if (!text) return absl::OkStatus();
+  config_json_ = *std::move(text);
+  std::map<std::string, TensorInfo> tensors;
+  std::map<std::string, Place> places;
+  for (auto& [name, info] : tensors_) {
+    const auto named = TextModelName(name);
+    if (!named) {
+      ++left_out_tensors_;
+      continue;
+    }
+    if (!tensors.emplace(*named, info).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", Quoted(*named), " is there under two names"));
+    }
+    places.emplace(*named, places_.at(name));
+  }
+  tensors_ = std::move(tensors);
+  places_ = std::move(places);
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::PresentQuantized() {
@@ -433,8 +454,11 @@ absl::Status Checkpoint::PresentQuantized() {
 }
 
 absl::StatusOr<std::vector<std::byte>> Checkpoint::ReadFromFile(const std::string& name) const {
-  ASSIGN_OR_RETURN(const auto file, FileOf(name));
-  return file->Read(name);
+  const auto found = places_.find(name);
+  if (found == places_.end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+  }
+  return files_[found->second.file].Read(found->second.name);
 }
 
 absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {

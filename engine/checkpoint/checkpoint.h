@@ -45,7 +45,8 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 
-  // Without quantization_config, once tensors() are what they stand for.
+  // Without quantization_config, once tensors() are what they stand for. Of a model that also sees:
+  // its text model's, and so are the names of tensors().
   const std::string& config_json() const override { return config_json_; }
   // Of tokenizer.json and tokenizer.model only the one that counts is there. A GGUF file may have
   // none.
@@ -64,6 +65,8 @@ class Checkpoint final : public TensorSource {
   // Of all files together. `begin` and `end` count within the tensor's own file. A tensor that is
   // quantised is float32 here, and its scales are not there.
   const std::map<std::string, TensorInfo>& tensors() const override { return tensors_; }
+  // How many tensors of the files are of a vision tower, and are not there.
+  size_t left_out_tensors() const { return left_out_tensors_; }
 
   // As SafetensorsFile's or GgufFile's.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
@@ -94,9 +97,10 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path, const std::string& name,
                                              const CheckpointOptions& options);
   absl::Status SetFingerprints();
+  // Where config.json is of a model that also sees.
+  absl::Status PresentTextModel();
   // Where config.json says that weights are quantised.
   absl::Status PresentQuantized();
-  absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
   // Of the folder's files, as they have it.
   absl::StatusOr<std::vector<std::byte>> ReadFromFile(const std::string& name) const;
 
@@ -107,7 +111,12 @@ class Checkpoint final : public TensorSource {
   std::unique_ptr<const GgufFile> gguf_;              // the only file then
   std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
-  std::map<std::string, size_t> file_of_;  // tensor of the files -> index into files_
+  struct Place {
+    size_t file = 0;   // index into files_
+    std::string name;  // the tensor's in there
+  };
+  std::map<std::string, Place> places_;  // of tensors of the files, by the text model's names
+  size_t left_out_tensors_ = 0;
   std::optional<QuantizedTensors> quantized_;
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;

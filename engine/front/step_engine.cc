@@ -161,6 +161,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
       info_.num_blocks, options_.max_step_tokens, info_.block_size,
       std::max(int64_t{info_.num_blocks} * info_.block_size, int64_t{options_.limits.max_context}));
   info_.max_running = options_.max_running;
+  info_.left_out_tensors = checkpoint.left_out_tensors();
   info_.weight_bytes = model_->weight_bytes();
   info_.kv_bytes = cache_->bytes();
   info_.prefix_cache = options_.prefix_cache;

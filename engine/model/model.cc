@@ -1,7 +1,6 @@
 #include "engine/model/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +28,9 @@ struct Model::Layer {
   std::unique_ptr<Buffer> threshold_bias;       // [HQ]
   std::unique_ptr<Matrix> out_projection;       // [D, HQ d]
   std::unique_ptr<Buffer> out_bias;             // [D]; null: none
+  std::unique_ptr<Buffer> attention_post_norm;  // [D]; null: what it gives is added as it is
   std::unique_ptr<Buffer> ffn_norm;             // [D]
+  std::unique_ptr<Buffer> ffn_post_norm;        // [D]; likewise
   std::unique_ptr<Matrix> gate_up;              // [2F, D]; null: the layer has experts
   std::unique_ptr<Matrix> down;                 // [D, F]; likewise
   std::unique_ptr<Matrix> router;               // [E, D]; null: the layer has no experts
@@ -45,6 +46,7 @@ struct Model::Workspace {
   std::vector<std::unique_ptr<Buffer>> buffers;
   TensorView residual;          // [R, D]
   TensorView normed;            // [R, D]
+  TensorView branch;            // [R, D]: what is normed before it is added
   TensorView qkv;               // [R, (HQ + 2 HKV) d]
   TensorView thresholds;        // [R, HQ]
   TensorView attended;          // [R, HQ d]
@@ -69,7 +71,7 @@ Model::Model(ModelConfig config, Backend& backend, const ModelOptions& options)
       backend_(backend),
       max_rows_(options.max_rows),
       max_decode_rows_(options.max_decode_rows > 0 ? options.max_decode_rows : options.max_rows),
-      softmax_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {}
+      softmax_scale_(config_.softmax_scale()) {}
 
 Model::~Model() = default;
 
@@ -99,14 +101,17 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
       !(config_.tie_word_embeddings && load.Equal("lm_head.weight", "model.embed_tokens.weight"))) {
     load.Matrix({"lm_head.weight"}, head_);
   }
-  load.Floats({"model.norm.weight"}, final_norm_);
+  const auto norm = [&](const std::string& name, std::unique_ptr<Buffer>& buffer) {
+    load.Floats({name}, buffer, config_.unit_norms ? 1.0f : 0.0f);
+  };
+  norm("model.norm.weight", final_norm_);
   layers_.resize(static_cast<size_t>(config_.num_layers));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     Layer& layer = layers_[i];
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     const std::string attention = prefix + "self_attn.";
     const std::string mlp = prefix + "mlp.";
-    load.Floats({prefix + "input_layernorm.weight"}, layer.attention_norm);
+    norm(prefix + "input_layernorm.weight", layer.attention_norm);
     load.Matrix(
         {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"},
         layer.qkv);
@@ -115,8 +120,8 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
                   layer.qkv_bias);
     }
     if (config_.head_norms) {
-      load.Floats({attention + "q_norm.weight"}, layer.query_norm);
-      load.Floats({attention + "k_norm.weight"}, layer.key_norm);
+      norm(attention + "q_norm.weight", layer.query_norm);
+      norm(attention + "k_norm.weight", layer.key_norm);
     }
     if (config_.has_predictor && config_.IsFull(i)) {
       load.Floats({attention + "tau_proj.weight"}, layer.threshold_weight);
@@ -124,7 +129,13 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
     }
     load.Matrix({attention + "o_proj.weight"}, layer.out_projection);
     if (config_.out_bias) load.Floats({attention + "o_proj.bias"}, layer.out_bias);
-    load.Floats({prefix + "post_attention_layernorm.weight"}, layer.ffn_norm);
+    if (config_.post_norms) {
+      norm(prefix + "post_attention_layernorm.weight", layer.attention_post_norm);
+      norm(prefix + "pre_feedforward_layernorm.weight", layer.ffn_norm);
+      norm(prefix + "post_feedforward_layernorm.weight", layer.ffn_post_norm);
+    } else {
+      norm(prefix + "post_attention_layernorm.weight", layer.ffn_norm);
+    }
     const auto feed_forward = [&load](const std::string& named, auto& gate_up, auto& down) {
       load.Matrix({named + "gate_proj.weight", named + "up_proj.weight"}, gate_up);
       load.Matrix({named + "down_proj.weight"}, down);
@@ -185,6 +196,7 @@ absl::Status Model::AllocateWorkspace(const ModelOptions& options) {
   const int64_t kv_cols = int64_t{c.num_kv_heads} * c.head_dim;
   ws.residual = tensor(rows, c.model_dim, DType::kFloat32);
   ws.normed = tensor(rows, c.model_dim, activation);
+  if (c.post_norms) ws.branch = tensor(rows, c.model_dim, DType::kFloat32);
   ws.qkv = tensor(rows, q_cols + 2 * kv_cols, DType::kFloat32);
   ws.thresholds = tensor(rows, c.num_query_heads, DType::kFloat32);
   ws.attended = tensor(rows, q_cols, activation);
@@ -262,7 +274,8 @@ size_t Model::shared_bytes() const {
     }
     for (const auto* buffer :
          {&layer.qkv_bias, &layer.query_norm, &layer.key_norm, &layer.threshold_weight,
-          &layer.threshold_bias, &layer.out_bias, &layer.index_metric, &layer.index_centre}) {
+          &layer.threshold_bias, &layer.out_bias, &layer.attention_post_norm, &layer.ffn_post_norm,
+          &layer.index_metric, &layer.index_centre}) {
       if (*buffer) bytes += (*buffer)->size();
     }
   }
@@ -286,13 +299,13 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
   backend_.Plan(batch);
   const TensorView residual = ws.residual.Rows(0, rows);
   const TensorView normed = ws.normed.Rows(0, rows);
-  backend_.Embed({embedding_.get(), residual});
+  backend_.Embed({embedding_.get(), residual, config_.embedding_scale});
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const Layer& layer = layers_[i];
     backend_.RmsNorm({residual, layer.attention_norm->as<float>(), config_.norm_eps, {}, normed});
     backend_.MatMul({normed, layer.qkv.get(), ws.qkv.Rows(0, rows), false, true});
     Attention(i, batch, cache, outputs);
-    backend_.MatMul({ws.attended.Rows(0, rows), layer.out_projection.get(), residual, true, true});
+    AddProduct(ws.attended.Rows(0, rows), *layer.out_projection, layer.attention_post_norm.get());
     if (layer.out_bias) backend_.AddBias({residual, layer.out_bias->as<float>()});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
     if (layer.router) {
@@ -328,7 +341,11 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
     backend_.NormHeads(
         {q, k, layer.query_norm->as<float>(), layer.key_norm->as<float>(), c.head_dim, c.norm_eps});
   }
-  if (c.layer(layer_idx).rotates) backend_.Rope({q, k, c.head_dim, c.rope_scaling});
+  if (c.layer(layer_idx).local_rope) {
+    backend_.Rope({q, k, c.head_dim, {}, c.local_rope_theta});
+  } else if (c.layer(layer_idx).rotates) {
+    backend_.Rope({q, k, c.head_dim, c.rope_scaling});
+  }
   if (!c.IsFull(layer_idx)) kv.records = nullptr;  // nothing is selected in its window
   backend_.AppendKv({k, v, cache.geometry(), kv});
   if (!c.IsFull(layer_idx))
@@ -419,8 +436,16 @@ void Model::FeedForward(const Layer& layer, int64_t rows) {
   const TensorView gate_up = ws.gate_up.Rows(0, rows);
   const TensorView activated = ws.activated.Rows(0, rows);
   backend_.MatMul({ws.normed.Rows(0, rows), layer.gate_up.get(), gate_up, false, true});
-  backend_.SwiGlu({gate_up, activated});
-  backend_.MatMul({activated, layer.down.get(), ws.residual.Rows(0, rows), true, true});
+  backend_.SwiGlu({gate_up, activated, config_.activation});
+  AddProduct(activated, *layer.down, layer.ffn_post_norm.get());
+}
+
+void Model::AddProduct(const TensorView& x, const Matrix& weight, const Buffer* post_norm) {
+  const TensorView residual = workspace_->residual.Rows(0, x.rows);
+  if (post_norm == nullptr) return backend_.MatMul({x, &weight, residual, true, true});
+  const TensorView branch = workspace_->branch.Rows(0, x.rows);
+  backend_.MatMul({x, &weight, branch, false, true});
+  backend_.RmsNorm({branch, post_norm->as<float>(), config_.norm_eps, {}, residual, true});
 }
 
 void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs) {

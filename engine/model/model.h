@@ -106,6 +106,8 @@ class Model {
   void AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeometry& geometry,
                       const BatchView& batch, const KvLayerView& kv, const ForwardOutputs& outputs);
   void FeedForward(const Layer& layer, int64_t rows);
+  // Adds x * weight^T, normed if there is a norm, to the residual.
+  void AddProduct(const TensorView& x, const Matrix& weight, const Buffer* post_norm);
   void Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs);
   size_t shared_bytes() const;  // of weights that every row reads
   size_t expert_bytes() const;  // of all experts

@@ -2,6 +2,8 @@
 #include "engine/model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,8 +28,17 @@ constexpr const char* kHead = "lm_head.weight";
 constexpr int32_t kMaxFfnDim = 262144;
 constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mask
 
+void CheckActivation(ConfigFields& fields, Activation activation) {
+  const bool silu = activation == Activation::kSilu;
+  const char* const field = silu ? "hidden_act" : "hidden_activation";
+  const std::string supported = silu ? "silu" : "gelu_pytorch_tanh";
+  const std::string named = fields.String(field, supported.c_str());
+  if (named == supported) return;
+  fields.Unsupported(field, Quoted(named) + " is not supported, only " + supported);
+}
+
 // What other models may carry and this runtime does not compute.
-void RefuseUnsupported(ConfigFields& fields) {
+void RefuseUnsupported(ConfigFields& fields, const ModelFamily& family) {
   if (fields.Bool("mlp_bias")) fields.Unsupported("mlp_bias", "true is not supported");
   if (const Json* quantization = fields.Find("quantization_config")) {
     fields.Fail(ParseQuantization(*quantization).status());
@@ -35,10 +46,18 @@ void RefuseUnsupported(ConfigFields& fields) {
   if (fields.Double("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.Unsupported("partial_rotary_factor", "is not supported");
   }
-  const std::string activation = fields.String("hidden_act", "silu");
-  if (activation != "silu") {
-    fields.Unsupported("hidden_act", Quoted(activation) + " is not supported, only silu");
+  CheckActivation(fields, family.activation);
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (fields.Find(cap) != nullptr) fields.Unsupported(cap, "is not supported");
   }
+  if (fields.Bool("use_bidirectional_attention")) {
+    fields.Unsupported("use_bidirectional_attention", "true is not supported");
+  }
+}
+
+// A family's default; 0: it has none.
+std::optional<int32_t> Absent(int32_t value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
 }
 
 void ReadBiases(ConfigFields& fields, BiasRule rule, ModelConfig& config) {
@@ -52,7 +71,8 @@ void ReadBiases(ConfigFields& fields, BiasRule rule, ModelConfig& config) {
 
 void ReadHeads(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
   constexpr int32_t kMost = 1024;
-  config.num_query_heads = fields.Int("num_attention_heads", 1, kMost);
+  config.num_query_heads =
+      fields.Int("num_attention_heads", 1, kMost, Absent(family.shape.num_query_heads));
   // transformers takes as many as query heads where the file says null.
   const bool as_query_heads = family.num_kv_heads < 0 || fields.Names("num_key_value_heads");
   config.num_kv_heads = fields.Int("num_key_value_heads", 1, kMost,
@@ -136,6 +156,29 @@ void ReadExperts(ConfigFields& fields, const ModelFamily& family, ModelConfig& c
   config.expert_layers = std::move(layers);
 }
 
+// transformers rounds the embedding's scale to the type in which it keeps the weights.
+float InType(const std::string& dtype, float value) {
+  if (dtype == "bfloat16") return RoundTo(DType::kBFloat16, value);
+  if (dtype == "float16") return RoundTo(DType::kFloat16, value);
+  return value;
+}
+
+// Norms, scales and the gate's function.
+void ReadScales(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  config.activation = family.activation;
+  config.post_norms = family.post_norms;
+  config.unit_norms = family.unit_norms;
+  if (family.scales_embedding) {
+    // Older files call it torch_dtype.
+    const std::string dtype =
+        fields.String("dtype", fields.String("torch_dtype", "float32").c_str());
+    config.embedding_scale = InType(dtype, std::sqrt(static_cast<float>(config.model_dim)));
+  }
+  if (family.query_scalar > 0.0) {
+    config.query_scalar = fields.Double("query_pre_attn_scalar", 1.0, 1e6, family.query_scalar);
+  }
+}
+
 void ReadSpecialIds(ConfigFields& fields, ModelConfig& config) {
   const int32_t last = config.vocab_size - 1;
   if (fields.Find("bos_token_id") != nullptr) config.bos_id = fields.Int("bos_token_id", 0, last);
@@ -168,7 +211,8 @@ ModelFamily ReadAdaptedFamily(ConfigFields& fields, const ModelFamily& family) {
   if (!family.has_predictor || fields.Find("eta_family") == nullptr) return family;
   const std::string name = fields.String("eta_family", "");
   const ModelFamily* original = FindModelFamily(name);
-  if (original == nullptr || original->has_predictor || original->experts.count > 0) {
+  if (original == nullptr || original->has_predictor || original->experts.count > 0 ||
+      original->post_norms) {
     fields.Unsupported("eta_family", Quoted(name) + " is not a family that can be adapted");
     return family;
   }
@@ -245,8 +289,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   ModelConfig config;
   ReadGate(fields, family, config);
   ReadAttentionDefaults(fields, config);
-  RefuseUnsupported(fields);
-  config.vocab_size = fields.Int("vocab_size", 1, 1 << 20);
+  RefuseUnsupported(fields, family);
+  config.vocab_size = fields.Int("vocab_size", 1, 1 << 20, Absent(family.shape.vocab_size));
   config.model_dim = fields.Int("hidden_size", 1, 65536);
   config.ffn_dim = fields.Int("intermediate_size", 1, kMaxFfnDim);
   config.num_layers = fields.Int("num_hidden_layers", 1, 512);
@@ -255,7 +299,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   config.head_norms = family.head_norms;
   ReadLayerKinds(fields, family, config);
   ReadExperts(fields, family, config);
-  config.norm_eps = fields.Float("rms_norm_eps", 1e-12, 0.1);
+  const double eps = family.shape.norm_eps;
+  config.norm_eps =
+      fields.Float("rms_norm_eps", 1e-12, 0.1, eps > 0.0 ? std::optional(eps) : std::nullopt);
+  ReadScales(fields, family, config);
   // Yarn's ramp is computed from head_dim.
   if (fields.status().ok()) ReadRope(fields, family, config);
   config.tie_word_embeddings = fields.Bool("tie_word_embeddings", family.tied);
@@ -294,6 +341,10 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
       expected[layer + "self_attn.tau_proj.bias"] = {config.num_query_heads};
     }
     expected[layer + "post_attention_layernorm.weight"] = {dim};
+    if (config.post_norms) {
+      expected[layer + "pre_feedforward_layernorm.weight"] = {dim};
+      expected[layer + "post_feedforward_layernorm.weight"] = {dim};
+    }
     const auto feed_forward = [&](const std::string& prefix, int64_t width) {
       expected[prefix + "gate_proj.weight"] = {width, dim};
       expected[prefix + "up_proj.weight"] = {width, dim};

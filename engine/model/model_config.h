@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,6 +15,7 @@
 #include "engine/checkpoint/safetensors_header.h"
 #include "kernels/batch.h"
 #include "kernels/kv_geometry.h"
+#include "kernels/params/layer.h"
 #include "kernels/rope_scaling.h"
 
 namespace eta {
@@ -31,6 +33,7 @@ struct LayerKind {
   // W [0, 2^24]: the row at position t sees keys max(0, t - W + 1) .. t alone, and attends to all
   // of them. 0: a full layer, which sees every key and may read them sparsely.
   int32_t window = 0;
+  bool local_rope = false;  // turns by local_rope_theta, unscaled
 
   bool operator==(const LayerKind&) const = default;
 };
@@ -62,8 +65,15 @@ struct ModelConfig {
   bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
+  bool post_norms = false;     // attention and feed-forward are normed before they are added, too
+  bool unit_norms = false;     // the weights of norms are stored less 1
+  Activation activation = Activation::kSilu;  // of the feed-forward's gate <- hidden_act
+  float embedding_scale = 1.0f;               // (0, 256]; what the embedding is multiplied by
+  // s of attention is its root's inverse; [1, 1e6] <- query_pre_attn_scalar. 0: head_dim
+  double query_scalar = 0.0;
+  float local_rope_theta = 0.0f;  // [1, 1e12] of layers with local_rope <- rope_local_base_freq
   // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval,
-  // layer_types, max_window_layers
+  // layer_types, max_window_layers, sliding_window_pattern
   std::vector<LayerKind> layers;
   bool tie_word_embeddings = false;
   // Experts (eta-semantics.md, "Experts"); a model without such a layer has the defaults here.
@@ -109,6 +119,10 @@ struct ModelConfig {
   int32_t group_size() const { return num_query_heads / num_kv_heads; }
   int64_t query_dim() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{num_kv_heads} * head_dim; }
+  // s of attention.
+  float softmax_scale() const {
+    return static_cast<float>(1.0 / std::sqrt(query_scalar > 0.0 ? query_scalar : head_dim));
+  }
 
   // Whether thresholds of the model are relative ones (eta-semantics.md, "Relative thresholds"):
   // it predicts none, and its records tell of outliers.
@@ -123,7 +137,8 @@ struct ModelConfig {
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
 // and is not supported: model types that are not in model_family.h, rope scalings but linear,
 // dynamic, llama3 and yarn, biases and experts that the family does not have, activations other
-// than SiLU, quantized weights. Fields of no consequence for inference are ignored.
+// than the family's, caps of logits, quantized weights. Fields of no consequence for inference are
+// ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 // The model as it computes sequences of at most `max_context` tokens: there a layer whose window is

@@ -45,6 +45,25 @@ constexpr ModelFamily kFamilies[] = {
      .rope_theta = 2e6f,
      .tied = true,
      .unrotated_interval = 4},
+    // Gemma 3, its text.
+    {.model_type = "gemma3_text",
+     .head_norms = true,
+     .window = WindowRule::kPeriod,
+     .head_dim = 256,
+     .num_kv_heads = 4,
+     .sliding_window = 4096,
+     .rope_theta = 1e6f,
+     .tied = true,
+     .shape =
+         {.vocab_size = 262208, .num_query_heads = 8, .max_positions = 131072, .norm_eps = 1e-6},
+     .activation = Activation::kGelu,
+     .post_norms = true,
+     .unit_norms = true,
+     .scales_embedding = true,
+     .query_scalar = 256.0,
+     .window_period = 6,
+     .local_rope_theta = 1e4f,
+     .scaled_positions = true},
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/params/layer.h"
+
 namespace eta {
 
 // Which projections of attention add a bias.
@@ -24,6 +26,7 @@ enum class WindowRule : uint8_t {
   kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
   kAllIfAsked,  // all layers, if use_sliding_window is true
   kUnrotated,   // if use_sliding_window is true: layer_types, else those without RoPE
+  kPeriod,      // layer_types, else all but every so many-th: sliding_window_pattern
 };
 
 // What transformers takes where config.json names none of a family with experts.
@@ -31,6 +34,14 @@ struct ExpertDefaults {
   int32_t count = 0;  // 0: the family has no experts
   int32_t per_token = 0;
   int32_t ffn_dim = 0;
+};
+
+// What transformers takes where config.json leaves the shape to it; 0: the file must say.
+struct ShapeDefaults {
+  int32_t vocab_size = 0;
+  int32_t num_query_heads = 0;
+  int32_t max_positions = 0;  // max_position_embeddings
+  double norm_eps = 0.0;      // rms_norm_eps
 };
 
 // A family says what it has beyond the plainest one.
@@ -53,6 +64,17 @@ struct ModelFamily {
   // otherwise. 0: all layers have it, and neither field is read.
   int32_t unrotated_interval = 0;
   ExpertDefaults experts = {};
+  ShapeDefaults shape = {};
+  Activation activation = Activation::kSilu;
+  // Attention and feed-forward are normed before they are added, too.
+  bool post_norms = false;
+  bool unit_norms = false;        // weights of norms are stored less 1
+  bool scales_embedding = false;  // by the root of hidden_size
+  double query_scalar = 0.0;      // query_pre_attn_scalar; 0: not read, head_dim
+  int32_t window_period = 0;      // with kPeriod; the last layer of a period is full
+  float local_rope_theta = 0.0f;  // of layers with a window, unscaled; 0: as the other layers
+  // max_position_embeddings is the length that a linear scaling stretches to, not from.
+  bool scaled_positions = false;
 };
 
 std::span<const ModelFamily> ModelFamilies();

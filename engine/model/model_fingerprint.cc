@@ -73,6 +73,15 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (!config.layer(i).rotates) whole("unrotated_layer", i);
     if (!config.IsFull(i)) whole("window_layer", i);
+    if (config.layer(i).local_rope) whole("local_rope_layer", i);
+  }
+  if (config.post_norms) whole("post_norms", 1);
+  if (config.unit_norms) whole("unit_norms", 1);
+  if (config.activation != Activation::kSilu) whole("activation", config.activation);
+  if (config.embedding_scale != 1.0f) lines.Add("embedding_scale", double{config.embedding_scale});
+  if (config.query_scalar > 0.0) lines.Add("query_scalar", config.query_scalar);
+  if (config.local_rope_theta > 0.0f) {
+    lines.Add("local_rope_theta", double{config.local_rope_theta});
   }
   if (config.num_experts > 0) {
     whole("num_experts", config.num_experts);

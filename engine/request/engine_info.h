@@ -34,6 +34,7 @@ struct EngineInfo {
   int32_t num_blocks;       // pages of the cache: each of the layers of one group (layer_groups.h)
   int64_t pool_tokens = 0;  // of the longest sequence that they hold; of several devices their sum
   int32_t max_running = 0;  // sequences in one batch
+  size_t left_out_tensors = 0;  // of the checkpoint: of its vision tower, which is not served
   size_t weight_bytes;
   size_t kv_bytes;
   bool prefix_cache = true;  // full blocks of prompts are shared between requests

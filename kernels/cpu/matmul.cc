@@ -416,7 +416,10 @@ void Embed(const Context& context, const EmbedParams& params) {
   context.workers.Run((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
     const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
     for (int64_t r = task * kRowsPerTask; r < end; ++r) {
-      table.ReadRow(context.batch.tokens[static_cast<size_t>(r)], params.out.row(r));
+      float* const row = params.out.row(r);
+      table.ReadRow(context.batch.tokens[static_cast<size_t>(r)], row);
+      if (params.scale == 1.0f) continue;
+      for (int64_t i = 0; i < params.out.cols; ++i) row[i] *= params.scale;
     }
   });
 }

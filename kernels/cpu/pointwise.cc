@@ -1,8 +1,8 @@
 // RmsNorm, AddBias, NormHeads, Rope, PredictThresholds and SwiGlu: the ops that treat every row by
 // itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
-// [D]; NormHeads does so with every head [d] of q and k. Rope rotates q [HQ * d] and k [HKV * d] by
-// the row's position. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+// [D], or adds that to out; NormHeads does so with every head [d] of q and k. Rope rotates q
+// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
 //
 // A row's sums run in one fixed order, so its bits do not depend on the batch. Each row is read
 // once; the predictor also reads its whole weight [HQ, HQ * d], once for each row that it predicts.
@@ -92,7 +92,8 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
   return sum;
 }
 
-// `out` may be `x`.
+// `out` may be `x`, unless it is added to.
+template <bool add = false>
 HWY_INLINE void Norm(const float* x, int64_t count, const float* HWY_RESTRICT weight, float eps,
                      float* out) {
   const Float d;
@@ -103,15 +104,21 @@ HWY_INLINE void Norm(const float* x, int64_t count, const float* HWY_RESTRICT we
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     const Floats scaled = hn::Mul(hn::LoadU(d, x + i), scales);
-    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, out + i);
+    const Floats normed = hn::Mul(scaled, hn::LoadU(d, weight + i));
+    hn::StoreU(add ? hn::Add(hn::LoadU(d, out + i), normed) : normed, d, out + i);
   }
-  for (; i < count; ++i) out[i] = x[i] * scale * weight[i];
+  for (; i < count; ++i) out[i] = (add ? out[i] : 0.0f) + x[i] * scale * weight[i];
 }
 
 void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {
   const int64_t cols = params.x.cols;
-  const auto norm_row = [&](const float* x, float* out)
-                            HWY_ATTR { Norm(x, cols, params.weight, params.eps, out); };
+  const auto norm_row = [&](const float* x, float* out) HWY_ATTR {
+    if (params.add) {
+      Norm<true>(x, cols, params.weight, params.eps, out);
+    } else {
+      Norm(x, cols, params.weight, params.eps, out);
+    }
+  };
   ForRowRanges(context.workers, params.out.rows, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t from = params.rows.empty() ? r : params.rows[static_cast<size_t>(r)];
@@ -228,9 +235,12 @@ void RopeOnTarget(const Context& context, const RopeParams& params) {
     }
   }
   const auto rotate = [&](const Rows& rows) HWY_ATTR {
-    thread_local Frequencies frequencies;
+    thread_local Frequencies by_owner[2];  // of sequences and of layers, which take turns
     thread_local std::vector<float> table;
-    frequencies.Prepare(rows.sequence->rope_theta, params.head_dim, params.scaling);
+    const bool of_layer = params.theta > 0.0f;
+    Frequencies& frequencies = by_owner[of_layer ? 1 : 0];
+    frequencies.Prepare(of_layer ? params.theta : rows.sequence->rope_theta, params.head_dim,
+                        params.scaling);
     const size_t padded = frequencies.turns.size();
     table.resize(2 * padded);
     for (int32_t i = rows.begin; i < rows.end; ++i) {
@@ -277,14 +287,16 @@ void PredictThresholdsOnTarget(const Context& context, const ThresholdParams& pa
 
 void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
   const int64_t cols = params.out.cols;
+  const bool gelu = params.activation == Activation::kGelu;
   const auto row = [&](const float* gate, float* out) HWY_ATTR {
     const Float d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     const float* up = gate + cols;
+    const auto activate = [&](Floats g) HWY_ATTR { return gelu ? Gelu(d, g) : Silu(d, g); };
     int64_t i = 0;
     for (; i + lanes <= cols; i += lanes) {
       const Floats g = hn::LoadU(d, gate + i);
-      hn::StoreU(hn::Mul(Silu(d, g), hn::LoadU(d, up + i)), d, out + i);
+      hn::StoreU(hn::Mul(activate(g), hn::LoadU(d, up + i)), d, out + i);
     }
     if (i < cols) {  // the remaining elements in a padded vector: the same arithmetic
       HWY_ALIGN float rest[3][hn::MaxLanes(d)] = {};
@@ -292,7 +304,7 @@ void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
       std::memcpy(rest[0], gate + i, bytes);
       std::memcpy(rest[1], up + i, bytes);
       const Floats g = hn::Load(d, rest[0]);
-      hn::Store(hn::Mul(Silu(d, g), hn::Load(d, rest[1])), d, rest[2]);
+      hn::Store(hn::Mul(activate(g), hn::Load(d, rest[1])), d, rest[2]);
       std::memcpy(out + i, rest[2], bytes);
     }
   };

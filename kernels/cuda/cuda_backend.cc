@@ -192,7 +192,7 @@ class CudaBackend final : public Backend, public ExpertOps {
   }
 
   void Embed(const EmbedParams& params) override {
-    Add(EmbedOp{WeightOf(params.table), params.out});
+    Add(EmbedOp{WeightOf(params.table), params.out, params.scale});
   }
   void RmsNorm(const RmsNormParams& params) override {
     const bool gathers = !params.rows.empty();
@@ -206,7 +206,7 @@ class CudaBackend final : public Backend, public ExpertOps {
           std::ranges::copy(params.rows.first(std::min(count, params.rows.size())), to);
       std::fill(end.out, to + count, 0);
     }
-    Add(RmsNormOp{params.x, params.weight, params.eps, gathers, rows, params.out});
+    Add(RmsNormOp{params.x, params.weight, params.eps, gathers, rows, params.out, params.add});
   }
   void MatMul(const MatMulParams& params) override {
     Add(MatMulOp{params.x, WeightOf(params.weight), params.out, params.accumulate});

@@ -23,7 +23,7 @@ bool Overlap(const TensorView& a, const TensorView& b) {
 
 // Whether the norm and what it reads stay as they are while thread blocks of the product write.
 bool Fits(const RmsNormOp& norm, const MatMulOp& product) {
-  return norm.out == product.x && norm.x.dtype == DType::kFloat32 &&
+  return !norm.add && norm.out == product.x && norm.x.dtype == DType::kFloat32 &&
          norm.x.cols == product.weight.cols && !Overlap(norm.x, norm.out) &&
          !Overlap(norm.x, product.out);
 }
@@ -76,6 +76,7 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
   } else if (const auto* swiglu = OpAt<SwiGluParams>(ops, count);
              swiglu != nullptr && Fits(*swiglu, *product, norm)) {
     fused.product.activated = swiglu->out;
+    fused.product.activation = swiglu->activation;
     ++count;
   }
   fused.product.ahead = WeightsAhead(ops.subspan(count));

@@ -47,13 +47,13 @@ class Launcher {
   }
 
   void operator()(const EmbedOp& op) {
-    if (op.table.packed()) return EmbedPacked(For(op.out), op.table, op.out);
-    Embed(For(op.out), op.table.data, op.table.dtype, op.table.cols, op.out);
+    if (op.table.packed()) return EmbedPacked(For(op.out), op.table, op.scale, op.out);
+    Embed(For(op.out), op.table.data, op.table.dtype, op.table.cols, op.scale, op.out);
   }
   void operator()(const RmsNormOp& op) {
     const auto* rows =
         op.gathers ? reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(op.rows)) : nullptr;
-    RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out}, rows);
+    RmsNorm(For(op.out), {op.x, op.weight, op.eps, {}, op.out, op.add}, rows);
   }
   void operator()(const MatMulOp& op) {
     if (op.weight.dtype == DType::kFloat32 && op.x.dtype != DType::kFloat32) {

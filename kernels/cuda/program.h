@@ -29,6 +29,7 @@ namespace eta::cuda {
 struct EmbedOp {
   Weight table;
   TensorView out;
+  float scale;
   bool operator==(const EmbedOp&) const = default;
 };
 
@@ -39,6 +40,7 @@ struct RmsNormOp {
   bool gathers;
   int64_t rows;  // Uploads: int32 [out.rows], if it gathers rows
   TensorView out;
+  bool add = false;
   bool operator==(const RmsNormOp&) const = default;
 };
 

@@ -14,9 +14,14 @@ namespace eta {
 
 class Matrix;
 
+// What the gate of a feed-forward goes through: x sigma(x), or GELU in the form with tanh,
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+enum class Activation : uint8_t { kSilu, kGelu };
+
 struct EmbedParams {
   const Matrix* table;  // [V, D]
   TensorView out;       // [R, D], R from the planned batch
+  float scale = 1.0f;   // every element is multiplied by it
 };
 
 struct RmsNormParams {
@@ -25,6 +30,7 @@ struct RmsNormParams {
   float eps;
   std::span<const int32_t> rows;  // host; the rows of x to normalise, in order; empty: all rows
   TensorView out;                 // [rows, D]
+  bool add = false;               // out, float32 then, gains the result
 };
 
 // out = x * weight^T (+ out, if accumulate). On the reference and the CPU each output element sums
@@ -64,13 +70,14 @@ struct NormHeadsParams {
 
 // Rotates q and k in place by their rows' positions (eta-semantics.md, "Model"): half-split as in
 // Hugging Face's LLaMA. The pair (i, i + d/2) turns by position * theta^(-2i/d), the frequency
-// scaled, and grows by scaling.attention_factor. Position and theta are those of the planned batch.
-// A layer without RoPE leaves the op out.
+// scaled, and grows by scaling.attention_factor. The position is that of the planned batch, and so
+// is theta, but for layers that have their own. A layer without RoPE leaves the op out.
 struct RopeParams {
   TensorView q;  // [R, HQ * d]
   TensorView k;  // [R, HKV * d]
   int32_t head_dim;
   RopeScaling scaling{};
+  float theta = 0.0f;  // 0: that of the planned batch, by sequence
 
   bool operator==(const RopeParams&) const = default;
 };
@@ -103,10 +110,11 @@ struct ThresholdParams {
   bool operator==(const ThresholdParams&) const = default;
 };
 
-// out = silu(gate) * up
+// out = activation(gate) * up
 struct SwiGluParams {
   TensorView gate_up;  // [R, 2F]: gate in the first F columns, up in the rest
   TensorView out;      // [R, F]
+  Activation activation = Activation::kSilu;
 
   bool operator==(const SwiGluParams&) const = default;
 };

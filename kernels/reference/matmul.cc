@@ -1,5 +1,5 @@
 // MatMul computes out [rows, N] = x [rows, K] * weight [N, K]^T (+ out, if accumulate). Embed
-// copies each row's token vector [D] from the table [V, D].
+// copies each row's token vector [D] from the table [V, D], times a scale.
 //
 // Packed weights are sums of integers by groups of 32, scaled and added in float32 in the one order
 // that all backends share (eta-semantics.md, "Packed weights").
@@ -102,7 +102,9 @@ void MatMul(const MatMulParams& params) {
 
 void Embed(const BatchView& batch, const EmbedParams& params) {
   for (int32_t r = 0; r < batch.num_rows(); ++r) {
-    Stacked(params.table).ReadRow(batch.tokens[static_cast<size_t>(r)], params.out.row(r));
+    float* const row = params.out.row(r);
+    Stacked(params.table).ReadRow(batch.tokens[static_cast<size_t>(r)], row);
+    for (int64_t i = 0; i < params.out.cols; ++i) row[i] *= params.scale;
   }
 }
 

@@ -1,8 +1,8 @@
 // RmsNorm, AddBias, NormHeads, Rope, PredictThresholds and SwiGlu: the ops that treat every row by
 // itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
-// [D]; NormHeads does so with every head [d] of q and k. Rope rotates q [HQ * d] and k [HKV * d] by
-// the row's position. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+// [D], or adds that to out; NormHeads does so with every head [d] of q and k. Rope rotates q
+// [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
+// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
 
 #include <cmath>
 
@@ -12,12 +12,15 @@ namespace eta::reference {
 
 namespace {
 
-// `out` may be `x`.
-void Norm(const float* x, int64_t count, const float* weight, float eps, float* out) {
+// `out` may be `x`, unless it is added to.
+void Norm(const float* x, int64_t count, const float* weight, float eps, float* out,
+          bool add = false) {
   double squares = 0.0;
   for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(x[i]) * x[i];
   const double scale = 1.0 / std::sqrt(squares / static_cast<double>(count) + eps);
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(x[i] * scale * weight[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<float>((add ? double{out[i]} : 0.0) + x[i] * scale * weight[i]);
+  }
 }
 
 }  // namespace
@@ -25,7 +28,7 @@ void Norm(const float* x, int64_t count, const float* weight, float eps, float* 
 void RmsNorm(const RmsNormParams& params) {
   for (int64_t r = 0; r < params.out.rows; ++r) {
     const float* x = params.x.row(params.rows.empty() ? r : params.rows[static_cast<size_t>(r)]);
-    Norm(x, params.x.cols, params.weight, params.eps, params.out.row(r));
+    Norm(x, params.x.cols, params.weight, params.eps, params.out.row(r), params.add);
   }
 }
 
@@ -52,10 +55,13 @@ void NormHeads(const NormHeadsParams& params) {
 namespace {
 
 // Rotates every head of one row by its position's angles.
-void Rotate(const TensorView& x, const Row& row, int32_t head_dim, const RopeScaling& scaling) {
+void Rotate(const TensorView& x, const Row& row, const RopeParams& params) {
+  const int32_t head_dim = params.head_dim;
+  const RopeScaling& scaling = params.scaling;
+  const float theta = params.theta > 0.0f ? params.theta : row.sequence.rope_theta;
   const int32_t half = head_dim / 2;
   for (int32_t i = 0; i < half; ++i) {
-    const double turns = scaling.Turns(row.sequence.rope_theta, head_dim, i);
+    const double turns = scaling.Turns(theta, head_dim, i);
     const double angle = row.position * (RopeScaling::kTurn * turns);
     const double cosine = scaling.attention_factor * std::cos(angle);
     const double sine = scaling.attention_factor * std::sin(angle);
@@ -73,8 +79,8 @@ void Rotate(const TensorView& x, const Row& row, int32_t head_dim, const RopeSca
 
 void Rope(const BatchView& batch, const RopeParams& params) {
   ForEachRow(batch, [&](const Row& row) {
-    Rotate(params.q, row, params.head_dim, params.scaling);
-    Rotate(params.k, row, params.head_dim, params.scaling);
+    Rotate(params.q, row, params);
+    Rotate(params.k, row, params);
   });
 }
 
@@ -101,14 +107,25 @@ void PredictThresholds(const BatchView& batch, const ThresholdParams& params) {
   });
 }
 
+namespace {
+
+// 0.5 (1 + tanh(u)) is sigma(2u).
+double Activate(Activation activation, double x) {
+  constexpr double kTwoRootsOfTwoOverPi = 1.5957691216057308;
+  const double u =
+      activation == Activation::kSilu ? x : kTwoRootsOfTwoOverPi * (x + 0.044715 * x * x * x);
+  return x / (1.0 + std::exp(-u));
+}
+
+}  // namespace
+
 void SwiGlu(const SwiGluParams& params) {
   const int64_t f = params.out.cols;
   for (int64_t r = 0; r < params.out.rows; ++r) {
     const float* gate = params.gate_up.row(r);
     const float* up = gate + f;
     for (int64_t i = 0; i < f; ++i) {
-      const double g = gate[i];
-      params.out.row(r)[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[i]);
+      params.out.row(r)[i] = static_cast<float>(Activate(params.activation, gate[i]) * up[i]);
     }
   }
 }

@@ -52,6 +52,10 @@ void LogStart(const Flags& flags, bool filtered, const UsableCpus& cpus, int ste
     absl::StrAppend(&message, "; ", windows, " of ", info.config.num_layers,
                     " layers see a window of ", info.config.sliding_window, " tokens");
   }
+  if (info.left_out_tensors > 0) {
+    absl::StrAppend(&message, "; text alone, without ", info.left_out_tensors,
+                    " tensors of a vision tower");
+  }
   LogEvent event(LogLevel::kInfo, "start", message);
   event.Add("version", ETA_VERSION)
       .Add("model", info.model_name)

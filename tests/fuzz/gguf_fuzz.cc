@@ -54,7 +54,8 @@ void CheckTensor(const eta::GgufFile& file, const std::string& name, const eta::
 void CheckOpened(const eta::GgufFile& file) {
   for (const auto& [name, info] : file.tensors()) {
     CheckTensor(file, name, info);
-    Require(eta::ToGgufName(name).has_value());
+    Require(eta::ToGgufName(name, /*post_norms=*/false) ||
+            eta::ToGgufName(name, /*post_norms=*/true));
   }
   for (const auto& [name, info] : file.index_metric_tensors()) {
     CheckTensor(file, name, info);

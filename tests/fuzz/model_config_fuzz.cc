@@ -9,6 +9,7 @@
 
 #include "engine/base/json/json_check.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/text_model.h"
 #include "engine/model/generation_config.h"
 #include "engine/model/layer_groups.h"
 #include "engine/model/model_config.h"
@@ -61,6 +62,24 @@ void CheckRope(const eta::ModelConfig& config) {
   }
 }
 
+// Scales that a layer computes with, and a rotation for each layer that has its own.
+void CheckScales(const eta::ModelConfig& config) {
+  using eta::fuzz::Require;
+  Require(config.embedding_scale > 0.0f && config.embedding_scale <= 256.0f);
+  Require(config.softmax_scale() > 0.0f && config.softmax_scale() <= 1.0f);
+  for (const eta::LayerKind& layer : config.layers) {
+    Require(!layer.local_rope || (config.local_rope_theta >= 1.0f && layer.window > 0));
+  }
+}
+
+// What a model that also sees has as its text model is an object.
+void CheckTextModel(std::string_view text) {
+  if (!eta::CheckJson("text", text, {.max_bytes = size_t{1} << 20, .max_depth = 16}).ok()) return;
+  const auto config = eta::TextModelConfig(text);
+  if (!config.ok()) return eta::fuzz::RequireReadable(config.status());
+  if (*config) eta::fuzz::Require(nlohmann::json::parse(**config, nullptr, false).is_object());
+}
+
 // Either no layer has experts, or every number is one that loops may trust.
 void CheckExperts(const eta::ModelConfig& config) {
   using eta::fuzz::Require;
@@ -108,6 +127,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   CheckGenerationConfig(text);
+  CheckTextModel(text);
   const auto config = eta::ParseModelConfig(text);
   if (!config.ok()) return 0;
   if (config->head_dim < 2 || config->head_dim > 256 || config->head_dim % 2 != 0) std::abort();
@@ -115,6 +135,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config->vocab_size < 1 || config->num_layers < 1 || config->num_layers > 512) std::abort();
   if (config->bos_id >= config->vocab_size) std::abort();
   CheckRope(*config);
+  CheckScales(*config);
   CheckExperts(*config);
   CheckWindows(*config);
   if (config->sink_blocks < 0 || config->sink_blocks > 1024) std::abort();

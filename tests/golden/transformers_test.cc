@@ -1,6 +1,6 @@
 // Checkpoints as Hugging Face transformers writes them, and its logits: LLaMA with its head sizes,
-// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3, Qwen3-MoE and
-// SmolLM3, biases, windows, experts, layers without RoPE and every scaling of it
+// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3, Qwen3-MoE,
+// SmolLM3 and Gemma 3, biases, windows, experts, layers without RoPE and every scaling of it
 // (golden/families/make_families.py).
 
 #include <algorithm>
@@ -112,7 +112,7 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Case, GoldenTransformers, ::testing::ValuesIn(Cases()), CaseTitle);
 
 TEST(GoldenTransformersFiles, AreThere) {
-  EXPECT_GE(CaseNames().size(), 28u) << kRoot;
+  EXPECT_GE(CaseNames().size(), 31u) << kRoot;
 }
 
 }  // namespace

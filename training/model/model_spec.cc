@@ -38,6 +38,10 @@ absl::Status ValidateSpec(const ModelSpec& spec) {
     return absl::UnimplementedError(
         absl::StrCat("model: num_experts ", config.num_experts, ": experts are not trained"));
   }
+  if (config.post_norms || config.activation != Activation::kSilu) {
+    return absl::UnimplementedError(
+        "model: norms behind attention and feed-forward, and gates with GELU, are not trained");
+  }
   if (config.num_full_layers() < config.num_layers) {
     return absl::UnimplementedError(
         absl::StrCat("model: sliding_window ", config.sliding_window,

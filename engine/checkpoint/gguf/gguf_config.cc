@@ -20,37 +20,17 @@ constexpr int64_t kMaxListedLayers = 1024;  // more than any model may have
 // Behind "llama." and the like. One that is not here would change the model in a way that nobody
 // here knows.
 constexpr std::string_view kKnownKeys[] = {
-    gguf_key::kQueryHeads,
-    gguf_key::kKvHeads,
-    gguf_key::kKeyDim,
-    gguf_key::kNormEps,
-    gguf_key::kWindow,
-    gguf_key::kWindowPattern,
-    gguf_key::kValueDim,
-    gguf_key::kBlocks,
-    gguf_key::kContext,
-    gguf_key::kModelDim,
-    gguf_key::kExperts,
-    gguf_key::kExpertsPerToken,
-    gguf_key::kSharedExperts,
-    gguf_key::kExpertFfnDim,
-    "expert_gating_func",
-    "expert_weights_norm",
-    gguf_key::kFfnDim,
-    gguf_key::kRopeDim,
-    gguf_key::kRopeTheta,
-    "rope.scale_linear",
-    "rope.scaling.attn_factor",
-    gguf_key::kScalingFactor,
-    "rope.scaling.finetuned",
-    gguf_key::kScalingContext,
-    gguf_key::kScalingType,
-    "rope.scaling.yarn_attn_factor",
-    gguf_key::kYarnBetaFast,
-    gguf_key::kYarnBetaSlow,
-    "rope.scaling.yarn_ext_factor",
-    "tensor_data_layout",
-    gguf_key::kVocabulary,
+    gguf_key::kQueryHeads,      gguf_key::kKvHeads,        gguf_key::kKeyDim,
+    gguf_key::kNormEps,         gguf_key::kWindow,         gguf_key::kWindowPattern,
+    gguf_key::kValueDim,        gguf_key::kBlocks,         gguf_key::kContext,
+    gguf_key::kModelDim,        gguf_key::kExperts,        gguf_key::kExpertsPerToken,
+    gguf_key::kSharedExperts,   gguf_key::kExpertFfnDim,   "expert_gating_func",
+    "expert_weights_norm",      gguf_key::kFfnDim,         gguf_key::kRopeDim,
+    gguf_key::kRopeTheta,       gguf_key::kLocalRopeTheta, "rope.scale_linear",
+    "rope.scaling.attn_factor", gguf_key::kScalingFactor,  "rope.scaling.finetuned",
+    gguf_key::kScalingContext,  gguf_key::kScalingType,    "rope.scaling.yarn_attn_factor",
+    gguf_key::kYarnBetaFast,    gguf_key::kYarnBetaSlow,   "rope.scaling.yarn_ext_factor",
+    "tensor_data_layout",       gguf_key::kVocabulary,
 };
 
 // 0 says that there is none of it, as files of several writers do; any other number would change
@@ -68,6 +48,8 @@ struct Family {
   bool has_experts = false;  // in every layer
   // Its config.json says by layer which ones have a window; of the others all have it.
   bool windows_by_layer = false;
+  int64_t window_period = 0;  // where no key says which layers have it; 0: all
+  bool gemma = false;         // norms, scales and gates as Gemma 3 has them
 };
 constexpr Family kFamilies[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
@@ -75,6 +57,7 @@ constexpr Family kFamilies[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false, false, true},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, true},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true, false, true},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, false, true, kGgufWindowPeriod, true},
 };
 constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM", true};
 
@@ -131,10 +114,10 @@ void RefuseExperts(GgufMetadata& metadata, const std::string& prefix, const Fami
   }
 }
 
-// Which layers have the window: all, unless the file says which, by a list or by a period, of which
-// the last layer has none. So does llama.cpp.
+// Which layers have the window: as the architecture has it, unless the file says which, by a list
+// or by a period, of which the last layer has none. So does llama.cpp.
 std::vector<bool> WindowLayers(GgufMetadata& metadata, const std::string& prefix,
-                               int64_t num_layers) {
+                               int64_t num_layers, int64_t usual_period) {
   const std::string key = prefix + gguf_key::kWindowPattern;
   if (metadata.IsList(key)) {
     std::vector<bool> layers = metadata.Bools(key);
@@ -143,7 +126,7 @@ std::vector<bool> WindowLayers(GgufMetadata& metadata, const std::string& prefix
     }
     return layers;
   }
-  const int64_t period = metadata.OptionalInteger(key, 0, kMaxSize).value_or(0);
+  const int64_t period = metadata.OptionalInteger(key, 0, kMaxSize).value_or(usual_period);
   std::vector<bool> layers;
   for (int64_t i = 0; i < std::min(num_layers, kMaxListedLayers); ++i) {
     layers.push_back(period == 0 || i % period < period - 1);
@@ -153,9 +136,11 @@ std::vector<bool> WindowLayers(GgufMetadata& metadata, const std::string& prefix
 
 void WriteWindow(GgufMetadata& metadata, const std::string& prefix, const Family& family,
                  int64_t num_layers, int64_t window, JsonWriter& json) {
-  const std::vector<bool> slides = WindowLayers(metadata, prefix, num_layers);
+  const std::vector<bool> slides = WindowLayers(metadata, prefix, num_layers, family.window_period);
   json.Key("sliding_window").Value(window);
-  if (family.model_type != "mistral") json.Key("use_sliding_window").Value(true);
+  if (family.model_type != "mistral" && !family.gemma) {
+    json.Key("use_sliding_window").Value(true);
+  }
   if (family.windows_by_layer) {
     json.Key("layer_types").BeginArray();
     for (const bool slide : slides) json.Value(slide ? "sliding_attention" : "full_attention");
@@ -165,6 +150,19 @@ void WriteWindow(GgufMetadata& metadata, const std::string& prefix, const Family
                              "with layers that have no window is not supported with this "
                              "architecture");
   }
+}
+
+// Without a window all layers of the architecture are full, and turn as those.
+void WriteGemma(GgufMetadata& metadata, const std::string& prefix, int64_t window,
+                int64_t num_layers, int64_t query_scalar, JsonWriter& json) {
+  const std::string base = prefix + gguf_key::kLocalRopeTheta;
+  const double local = metadata.OptionalReal(base).value_or(double{kGgufLocalRopeTheta});
+  json.Key("rope_local_base_freq").Value(local);
+  json.Key("query_pre_attn_scalar").Value(query_scalar);
+  if (window > 0) return;
+  json.Key("layer_types").BeginArray();
+  for (int64_t i = 0; i < std::min(num_layers, kMaxListedLayers); ++i) json.Value("full_attention");
+  json.End();
 }
 
 bool HasTensor(const GgufHeader& header, std::string_view name) {
@@ -209,6 +207,12 @@ int64_t ReadHeadDim(GgufMetadata& metadata, const std::string& prefix, int64_t m
 
 }  // namespace
 
+int64_t GgufQueryScalar(int64_t num_layers, int64_t model_dim, int64_t num_heads,
+                        int64_t head_dim) {
+  constexpr int64_t kLayersOfLargest = 62;
+  return num_layers == kLayersOfLargest ? std::max<int64_t>(1, model_dim / num_heads) : head_dim;
+}
+
 bool HasPermutedHeads(std::string_view architecture) {
   const Family* family = FindFamily(architecture);
   return family != nullptr && family->permuted_heads;
@@ -223,7 +227,8 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   if (found == nullptr) {
     metadata.FailUnsupported(
         gguf_key::kArchitecture,
-        Quoted(architecture) + " is not supported, only llama, qwen2, qwen3, qwen3moe and smollm3");
+        Quoted(architecture) +
+            " is not supported, only llama, qwen2, qwen3, qwen3moe, smollm3 and gemma3");
     return metadata.status();
   }
   Family family = *found;
@@ -236,6 +241,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
 
   GgufConfig config;
   config.permuted_heads = family.permuted_heads;
+  config.post_norms = family.gemma;
   config.num_query_heads = size(gguf_key::kQueryHeads);
   config.num_kv_heads = metadata.OptionalInteger(prefix + gguf_key::kKvHeads, 1, kMaxSize)
                             .value_or(config.num_query_heads);
@@ -254,7 +260,15 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   if (tokenizer.bos_id) json.Key("bos_token_id").Value(*tokenizer.bos_id);
   if (tokenizer.eos_id) json.Key("eos_token_id").Value(*tokenizer.eos_id);
   json.Key("head_dim").Value(head_dim);
-  json.Key("hidden_act").Value("silu");
+  if (family.gemma) {
+    json.Key("hidden_activation").Value("gelu_pytorch_tanh");
+  } else {
+    json.Key("hidden_act").Value("silu");
+    if (metadata.Has(prefix + gguf_key::kLocalRopeTheta)) {
+      metadata.FailUnsupported(prefix + gguf_key::kLocalRopeTheta,
+                               "is not supported with this architecture");
+    }
+  }
   json.Key("hidden_size").Value(model_dim);
   json.Key("intermediate_size").Value(size(gguf_key::kFfnDim));
   json.Key("max_position_embeddings").Value(size(gguf_key::kContext));
@@ -270,6 +284,10 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("rms_norm_eps").Value(metadata.Real(prefix + gguf_key::kNormEps));
   WriteRope(metadata, prefix, head_dim, rope_factors, json);
   if (window.value_or(0) > 0) WriteWindow(metadata, prefix, family, num_layers, *window, json);
+  if (family.gemma) {
+    WriteGemma(metadata, prefix, window.value_or(0), num_layers,
+               GgufQueryScalar(num_layers, model_dim, config.num_query_heads, head_dim), json);
+  }
   json.Key("tie_word_embeddings").Value(!HasTensor(header, "output.weight"));
   json.Key("vocab_size").Value(ReadVocabSize(metadata, header, prefix, tokenizer));
   json.End();

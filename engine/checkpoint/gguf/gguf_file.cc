@@ -66,6 +66,16 @@ std::vector<std::byte> InOrder(std::span<const std::byte> data, uint64_t rows, u
   return ordered;
 }
 
+// Exact for what lies between 0.5 and 2^23, and within 2^-25 below.
+void Decrement(std::span<std::byte> floats) {
+  for (; floats.size() >= sizeof(float); floats = floats.subspan(sizeof(float))) {
+    float value = 0.0f;
+    std::memcpy(&value, floats.data(), sizeof(value));
+    value -= 1.0f;
+    std::memcpy(floats.data(), &value, sizeof(value));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFileOptions& options) {
@@ -85,7 +95,7 @@ absl::Status GgufFile::ReadHead() {
   GgufMetadata metadata(header);
   ASSIGN_OR_RETURN(auto tokenizer, ReadGgufTokenizer(metadata));
   ASSIGN_OR_RETURN(auto config, MakeConfigJson(metadata, header, tokenizer, factors));
-  RETURN_IF_ERROR(AddTensors(header));
+  RETURN_IF_ERROR(AddTensors(header, config.post_norms));
   if (config.permuted_heads) {
     for (const auto& [name, tensor] : header.tensors) {
       const auto named = ToHuggingFaceName(name);
@@ -101,10 +111,10 @@ absl::Status GgufFile::ReadHead() {
   return absl::OkStatus();
 }
 
-absl::Status GgufFile::AddTensors(const GgufHeader& header) {
+absl::Status GgufFile::AddTensors(const GgufHeader& header, bool post_norms) {
   for (const auto& [name, tensor] : header.tensors) {
     if (name == kGgufRopeFactors) continue;
-    const auto named = ToHuggingFaceName(name);
+    const auto named = ToHuggingFaceName(name, post_norms);
     if (!named) {
       return absl::UnimplementedError(
           absl::StrCat("GGUF file: tensor ", Quoted(name), " is not known"));
@@ -114,8 +124,17 @@ absl::Status GgufFile::AddTensors(const GgufHeader& header) {
     } else {
       AddTensor(named->name, tensor, named->index_metric);
     }
+    if (post_norms && name.ends_with("norm.weight")) RETURN_IF_ERROR(TakeOne(named->name));
   }
   return absl::OkStatus();
+}
+
+absl::Status GgufFile::TakeOne(const std::string& name) {
+  Stored& stored = stored_.at(name);
+  stored.has_one = true;
+  if (stored.tensor.layout.type == GgmlType::kF32) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("GGUF file: tensor of ", Quoted(name), " is not F32"));
 }
 
 void GgufFile::AddTensor(const std::string& name, const GgufTensor& tensor, bool index_metric) {
@@ -195,7 +214,8 @@ absl::StatusOr<const GgufFile::Stored*> GgufFile::Find(const std::string& name) 
 
 absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) const {
   ASSIGN_OR_RETURN(const Stored* stored, Find(name));
-  const auto& [tensor, heads] = *stored;
+  const GgufTensor& tensor = stored->tensor;
+  const int64_t heads = stored->permuted_heads;
   const GgmlLayout& layout = tensor.layout;
   const auto info = tensors_.find(name);
   std::vector<std::byte> data(
@@ -213,13 +233,15 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
     // cannot wrap: a part of `data`
     written += blocks.size() / layout.block_bytes * block_data_bytes;
   }
+  if (stored->has_one) Decrement(data);
   if (heads == 0) return data;
   return InOrder(data, static_cast<uint64_t>(tensor.shape.front()), static_cast<uint64_t>(heads));
 }
 
 absl::StatusOr<StoredTensor> GgufFile::ReadStored(const std::string& name) const {
   ASSIGN_OR_RETURN(const Stored* stored, Find(name));
-  const auto& [tensor, heads] = *stored;
+  const GgufTensor& tensor = stored->tensor;
+  const int64_t heads = stored->permuted_heads;
   StoredTensor read;
   read.bytes.resize(tensor.bytes);
   RETURN_IF_ERROR(file_.ReadAt(tensor.offset, read.bytes));
@@ -227,6 +249,7 @@ absl::StatusOr<StoredTensor> GgufFile::ReadStored(const std::string& name) const
     read.bytes = InOrder(read.bytes, static_cast<uint64_t>(tensor.shape.front()),
                          static_cast<uint64_t>(heads));
   }
+  if (stored->has_one) Decrement(read.bytes);
   if (tensor.layout.block_elements > 1) read.blocks = tensor.layout;
   return read;
 }

@@ -55,14 +55,16 @@ class GgufFile {
   struct Stored {
     GgufTensor tensor;
     int64_t permuted_heads = 0;  // 0: rows are in order
+    bool has_one = false;        // a 1 is in every number; Hugging Face's have none
   };
 
   explicit GgufFile(InputFile file) : file_(std::move(file)) {}
   absl::Status ReadHead();
-  absl::Status AddTensors(const GgufHeader& header);
+  absl::Status AddTensors(const GgufHeader& header, bool post_norms);
   void AddTensor(const std::string& name, const GgufTensor& tensor, bool index_metric);
   absl::Status AddExperts(const std::string& name, const GgufTensor& stack,
                           const std::string& experts);
+  absl::Status TakeOne(const std::string& name);
   absl::Status PermuteHeads(const std::string& name, int64_t heads);
   absl::StatusOr<const Stored*> Find(const std::string& name) const;
 

@@ -35,6 +35,7 @@ inline constexpr char kNormEps[] = "attention.layer_norm_rms_epsilon";
 inline constexpr char kWindow[] = "attention.sliding_window";
 inline constexpr char kWindowPattern[] = "attention.sliding_window_pattern";
 inline constexpr char kRopeTheta[] = "rope.freq_base";
+inline constexpr char kLocalRopeTheta[] = "rope.freq_base_swa";
 inline constexpr char kRopeDim[] = "rope.dimension_count";
 inline constexpr char kScalingType[] = "rope.scaling.type";
 inline constexpr char kScalingFactor[] = "rope.scaling.factor";

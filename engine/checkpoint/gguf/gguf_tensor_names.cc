@@ -16,6 +16,8 @@ struct Part {
   std::string_view hugging_face;
   bool has_bias = false;  // in some models
   PermutedHeads permuted = PermutedHeads::kNone;
+  // Set: only in files whose layers have four norms, or only in others.
+  std::optional<bool> post_norms = {};
 };
 constexpr std::string_view kBlock = "blk.";
 constexpr std::string_view kLayers = "model.layers.";
@@ -39,7 +41,10 @@ constexpr Part kParts[] = {
     {"attn_q_norm", "self_attn.q_norm", false},
     {"attn_k_norm", "self_attn.k_norm", false},
     {"attn_output", "self_attn.o_proj", true},
-    {"ffn_norm", "post_attention_layernorm", false},
+    {"ffn_norm", "post_attention_layernorm", false, PermutedHeads::kNone, false},
+    {"ffn_norm", "pre_feedforward_layernorm", false, PermutedHeads::kNone, true},
+    {"post_attention_norm", "post_attention_layernorm", false, PermutedHeads::kNone, true},
+    {"post_ffw_norm", "post_feedforward_layernorm", false, PermutedHeads::kNone, true},
     {"ffn_gate", "mlp.gate_proj", true},
     {"ffn_up", "mlp.up_proj", true},
     {"ffn_down", "mlp.down_proj", true},
@@ -69,7 +74,7 @@ std::string_view TakeLayer(std::string_view& name) {
 
 }  // namespace
 
-std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name) {
+std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name, bool post_norms) {
   for (const Part& part : kWhole) {
     if (name == part.gguf) return HuggingFaceName{std::string(part.hugging_face)};
   }
@@ -93,7 +98,9 @@ std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name) {
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot);
   for (const Part& part : PartsOf(added)) {
-    if (part.gguf != name.substr(0, dot)) continue;
+    if (part.gguf != name.substr(0, dot) || part.post_norms.value_or(post_norms) != post_norms) {
+      continue;
+    }
     if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
     return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted,
                            /*index_metric=*/false,
@@ -127,7 +134,7 @@ std::optional<int64_t> ExpertOf(std::string_view name) {
   return expert;
 }
 
-std::optional<std::string> ToGgufName(std::string_view hugging_face) {
+std::optional<std::string> ToGgufName(std::string_view hugging_face, bool post_norms) {
   std::string of_all(hugging_face);
   if (const std::string_view number = NumberOfExpert(hugging_face); !number.empty()) {
     of_all.replace(static_cast<size_t>(number.data() - hugging_face.data()), number.size(), 1,
@@ -155,7 +162,10 @@ std::optional<std::string> ToGgufName(std::string_view hugging_face) {
   const std::string_view kind = name.substr(dot);
   for (const bool added : {false, true}) {
     for (const Part& part : PartsOf(added)) {
-      if (part.hugging_face != name.substr(0, dot)) continue;
+      if (part.hugging_face != name.substr(0, dot) ||
+          part.post_norms.value_or(post_norms) != post_norms) {
+        continue;
+      }
       if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
       return absl::StrCat(added ? std::string(kAdded) : "", std::string(kBlock), layer, ".",
                           std::string(part.gguf), std::string(kind));

@@ -21,15 +21,16 @@ struct HuggingFaceName {
   bool experts = false;
 };
 
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". Nullopt for any other tensor
-// than those of architectures llama, qwen2, qwen3, qwen3moe and smollm3 and what this project adds:
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". `post_norms`: layers have four
+// norms (GgufConfig), of which ffn_norm is the third. Nullopt for any other tensor than those of
+// architectures llama, qwen2, qwen3, qwen3moe, smollm3 and gemma3 and what this project adds:
 // "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in Hugging
 // Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and "index_centre".
-std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name);
+std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name, bool post_norms = false);
 
 // The same from the other side, for tensors of a model and of its index_metric.safetensors. Of an
 // expert: the name of the stack that it is in.
-std::optional<std::string> ToGgufName(std::string_view hugging_face);
+std::optional<std::string> ToGgufName(std::string_view hugging_face, bool post_norms = false);
 
 // The name of one expert, by that of all.
 std::string ExpertName(std::string_view experts, int64_t expert);

@@ -54,6 +54,7 @@ struct Planned {
   const TensorReader* reader = nullptr;
   GgmlLayout layout = {};
   int64_t permuted_heads = 0;  // 0: rows stay in order
+  float added = 0.0f;          // to every number
 };
 
 class GgufExport {
@@ -122,7 +123,7 @@ class GgufExport {
         ASSIGN_OR_RETURN(const auto repeats, RepeatsEmbedding());
         if (repeats) continue;
       }
-      const auto stored = ToGgufName(name);
+      const auto stored = ToGgufName(name, config_.post_norms);
       if (!stored) {
         return absl::UnimplementedError(
             absl::StrCat("tensor ", Quoted(name), " has no name in a GGUF file"));
@@ -136,16 +137,17 @@ class GgufExport {
       if (matrix && !router && info.shape.back() % matrices_.block_elements == 0) {
         tensor.layout = matrices_;
       }
-      const PermutedHeads permuted = ToHuggingFaceName(*stored)->permuted;
+      tensor.added = config_.unit_norms && name.ends_with("norm.weight") ? 1.0f : 0.0f;
+      const HuggingFaceName named = *ToHuggingFaceName(*stored, config_.post_norms);
+      const PermutedHeads permuted = named.permuted;
       if (keys_.permuted_heads() && permuted != PermutedHeads::kNone) {
         tensor.permuted_heads =
             permuted == PermutedHeads::kQuery ? config_.num_query_heads : config_.num_kv_heads;
       }
       std::vector<int64_t> shape = info.shape;
       if (expert) {
-        const std::string all = ToHuggingFaceName(*stored)->name;
         for (int32_t i = 1; i < config_.num_experts; ++i) {
-          tensor.names.push_back(ExpertName(all, i));
+          tensor.names.push_back(ExpertName(named.name, i));
         }
         shape.insert(shape.begin(), config_.num_experts);
       }
@@ -176,6 +178,8 @@ class GgufExport {
     // A file has the factors only, from which its parameters follow but for a common divisor.
     if (!keys_.rope_factors.empty()) wanted.rope_scaling = read.rope_scaling;
     wanted.tie_word_embeddings = read.tie_word_embeddings;
+    // It is rounded to a type that the file does not name.
+    wanted.embedding_scale = read.embedding_scale;
     if (read == wanted) return absl::OkStatus();
     return absl::UnimplementedError(
         "config.json: something in it has no key in a GGUF file, such as rope_scaling with factors "
@@ -198,7 +202,7 @@ class GgufExport {
     const TensorInfo& info = tensor.reader->tensors().at(name);
     std::vector<float> values(data.size() / SizeOf(info.dtype));
     for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = LoadElement(info.dtype, data.data(), static_cast<int64_t>(i));
+      values[i] = LoadElement(info.dtype, data.data(), static_cast<int64_t>(i)) + tensor.added;
     }
     if (tensor.permuted_heads > 0) {
       values = Interleaved(values, info.shape.front(), tensor.permuted_heads);

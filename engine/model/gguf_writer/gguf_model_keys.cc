@@ -5,8 +5,10 @@
 #include <numbers>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/gguf/gguf_config.h"
 #include "engine/checkpoint/gguf/gguf_eta.h"
 #include "engine/checkpoint/gguf/gguf_metadata.h"
 #include "engine/model/config_fields.h"
@@ -30,7 +32,8 @@ std::string TextOf(const Json& json, const char* field) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// llama, mistral, qwen2, qwen3, qwen3_moe, smollm3, or eta where the model was made as one.
+// llama, mistral, qwen2, qwen3, qwen3_moe, smollm3, gemma3_text, or eta where the model was made as
+// one.
 std::string FamilyOf(const Json& json) {
   const std::string adapted = TextOf(json, "eta_family");
   const std::string type = TextOf(json, "model_type");
@@ -111,6 +114,40 @@ absl::Status SetExpertKeys(const ModelConfig& config, const std::string& prefix,
   return absl::OkStatus();
 }
 
+// Whether the last layer of each `period`, and no other, is full.
+bool IsPeriodic(const ModelConfig& config, int32_t period) {
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    if (config.IsFull(i) != ((i + 1) % period == 0)) return false;
+  }
+  return true;
+}
+
+// What llama.cpp reads of gemma3: a period, where it is not the usual one. The rest follows from
+// the architecture.
+absl::Status SetGemmaKeys(const ModelConfig& config, const std::string& prefix, GgufHead& head) {
+  const int64_t scalar =
+      GgufQueryScalar(config.num_layers, config.model_dim, config.num_query_heads, config.head_dim);
+  if (config.query_scalar != static_cast<double>(scalar)) {
+    return UnsupportedConfig("query_pre_attn_scalar",
+                             absl::StrCat("but ", scalar, " has no place in a GGUF file"));
+  }
+  if (config.sliding_window == 0) return absl::OkStatus();
+  int32_t period = kGgufWindowPeriod;
+  if (!IsPeriodic(config, period)) {
+    const std::vector<int32_t> full = config.full_layers();
+    period = full.empty() ? config.num_layers + 1 : full.front() + 1;
+    if (!IsPeriodic(config, period)) {
+      return UnsupportedConfig("layer_types", "without a period has no place in a GGUF file");
+    }
+    head.Set(prefix + gguf_key::kWindowPattern, Size(period));
+  }
+  head.Set(prefix + gguf_key::kWindow, Size(config.sliding_window));
+  if (config.local_rope_theta != kGgufLocalRopeTheta) {
+    head.Set(prefix + gguf_key::kLocalRopeTheta, config.local_rope_theta);
+  }
+  return absl::OkStatus();
+}
+
 // Without the list all layers have the window.
 void SetWindowKeys(const ModelConfig& config, const std::string& prefix, GgufHead& head) {
   if (config.sliding_window == 0) return;
@@ -166,11 +203,13 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
   GgufModelKeys keys;
   keys.architecture = family == "mistral" || family == "eta" ? "llama" : family;
   if (family == "qwen3_moe") keys.architecture = "qwen3moe";
+  if (family == "gemma3_text") keys.architecture = "gemma3";
   const std::string prefix = keys.architecture + ".";
 
   head.Set(gguf_key::kArchitecture, keys.architecture);
   head.Set(prefix + gguf_key::kBlocks, Size(config.num_layers));
-  head.Set(prefix + gguf_key::kContext, Size(json.value("max_position_embeddings", int64_t{0})));
+  head.Set(prefix + gguf_key::kContext,
+           Size(json.value("max_position_embeddings", int64_t{config.max_context})));
   head.Set(prefix + gguf_key::kModelDim, Size(config.model_dim));
   head.Set(prefix + gguf_key::kFfnDim, Size(config.ffn_dim));
   head.Set(prefix + gguf_key::kVocabulary, Size(config.vocab_size));
@@ -179,7 +218,11 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
   head.Set(prefix + gguf_key::kKeyDim, Size(config.head_dim));
   head.Set(prefix + gguf_key::kValueDim, Size(config.head_dim));
   head.Set(prefix + gguf_key::kNormEps, config.norm_eps);
-  SetWindowKeys(config, prefix, head);
+  if (family == "gemma3_text") {
+    RETURN_IF_ERROR(SetGemmaKeys(config, prefix, head));
+  } else {
+    SetWindowKeys(config, prefix, head);
+  }
   RETURN_IF_ERROR(SetExpertKeys(config, prefix, head));
   const auto layers = family == "smollm3"
                           ? LayersByInterval(config.num_layers, kGgufUnrotatedInterval)

@@ -99,11 +99,13 @@ void RefuseUnknown(ConfigFields& fields) {
   }
 }
 
-// What the model was trained for: with these types the file names the length before the scaling.
-int32_t TrainedContext(const RopeScaling& scaling, int32_t positions) {
+// What the model was trained for: with these types most files name the length before the scaling.
+int32_t TrainedContext(const RopeScaling& scaling, int32_t positions, bool scaled_positions) {
   double scaled = positions;
-  // cannot wrap: floating point, and bounded below
-  if (scaling.type == RopeScalingType::kLinear) scaled = scaling.factor * positions;
+  if (scaling.type == RopeScalingType::kLinear && !scaled_positions) {
+    // cannot wrap: floating point, and bounded below
+    scaled = scaling.factor * positions;
+  }
   if (scaling.type == RopeScalingType::kYarn) {
     // cannot wrap: floating point, and bounded below
     scaled = std::max(scaled, scaling.factor * scaling.original_context);
@@ -111,10 +113,48 @@ int32_t TrainedContext(const RopeScaling& scaling, int32_t positions) {
   return static_cast<int32_t>(std::min<double>(std::floor(scaled), kMaxContext));
 }
 
+// The rotation of layers with a window. Newer files say it by kind of layer.
+void ReadLocalRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  constexpr const char* kField = "rope_local_base_freq";
+  config.local_rope_theta =
+      fields.Float(kField, kLowestTheta, kHighestTheta, family.local_rope_theta);
+  const ConfigFields::Json* kinds = fields.Find("rope_parameters");
+  if (kinds == nullptr || !kinds->is_object()) return;
+  const ConfigFields named(*kinds);
+  const ConfigFields::Json* local = named.Find("sliding_attention");
+  if (local == nullptr) return;
+  if (!local->is_object()) {
+    return fields.Invalid("rope_parameters.sliding_attention", "must be an object");
+  }
+  ConfigFields inner(*local, "rope_parameters.sliding_attention.");
+  config.local_rope_theta =
+      inner.Float("rope_theta", kLowestTheta, kHighestTheta, config.local_rope_theta);
+  const std::string type = inner.String("rope_type", "default");
+  if (type != "default") {
+    inner.Unsupported("rope_type", Quoted(type) + " is not supported, only default");
+  }
+  RefuseUnknown(inner);
+  fields.Fail(inner.status());
+}
+
+// `parameters` of the layers that see every key: a part of it where a family has two rotations.
+const ConfigFields::Json* OfFullLayers(const ConfigFields::Json& parameters, bool by_kind) {
+  if (!by_kind) return &parameters;
+  for (const auto& [name, value] : parameters.items()) {
+    if (name != "full_attention" && name != "sliding_attention") return &parameters;
+  }
+  const auto found = parameters.find("full_attention");
+  return found == parameters.end() || found->is_null() ? nullptr : &*found;
+}
+
 }  // namespace
 
 void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
-  const int32_t positions = fields.Int("max_position_embeddings", 1, kMaxContext);
+  const int32_t usual = family.shape.max_positions;
+  const int32_t positions = fields.Int("max_position_embeddings", 1, kMaxContext,
+                                       usual > 0 ? std::optional<int32_t>(usual) : std::nullopt);
+  const bool by_kind = family.local_rope_theta > 0.0f;
+  if (by_kind) ReadLocalRope(fields, family, config);
   config.rope_theta = fields.Float("rope_theta", kLowestTheta, kHighestTheta, family.rope_theta);
   std::optional<RopeScaling> found;
   const std::pair<const char*, const char*> objects[] = {{"rope_scaling", ""},
@@ -123,6 +163,9 @@ void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
     const ConfigFields::Json* object = fields.Find(name);
     if (object == nullptr) continue;
     if (!object->is_object()) return fields.Invalid(name, "must be an object");
+    object = OfFullLayers(*object, by_kind);
+    if (object == nullptr) continue;
+    if (!object->is_object()) return fields.Invalid(name, "must be an object of objects");
     ConfigFields inner(*object, absl::StrCat(name, "."));
     config.rope_theta = inner.Float("rope_theta", kLowestTheta, kHighestTheta, config.rope_theta);
     const std::string type = inner.String("rope_type", inner.String("type", untyped).c_str());
@@ -139,7 +182,7 @@ void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
     fields.Unsupported("original_max_position_embeddings",
                        "is not supported beside the rope scaling, only inside");
   }
-  config.max_context = TrainedContext(config.rope_scaling, positions);
+  config.max_context = TrainedContext(config.rope_scaling, positions, family.scaled_positions);
 }
 
 }  // namespace eta

@@ -69,14 +69,17 @@ void WeightLoader::Stack(std::vector<std::unique_ptr<eta::Matrix>> matrices,
   if (stacked.ok()) stack = *std::move(stacked);
 }
 
-void WeightLoader::Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer) {
+void WeightLoader::Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer,
+                          float added) {
   std::vector<float> values;
   for (const std::string& name : names) {
     const std::vector<std::byte> bytes = Read(name);
     if (!status_.ok()) return;
     const DType dtype = Info(name).dtype;
     const auto count = static_cast<int64_t>(bytes.size() / SizeOf(dtype));
-    for (int64_t i = 0; i < count; ++i) values.push_back(LoadElement(dtype, bytes.data(), i));
+    for (int64_t i = 0; i < count; ++i) {
+      values.push_back(LoadElement(dtype, bytes.data(), i) + added);
+    }
   }
   status_ = UploadFloats(backend_, values, buffer);
 }

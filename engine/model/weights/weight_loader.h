@@ -40,8 +40,9 @@ class WeightLoader {
   // The matrices of a layer's experts become one stack.
   void Stack(std::vector<std::unique_ptr<eta::Matrix>> matrices,
              std::unique_ptr<ExpertStack>& stack);
-  // Small tensors that stay float32, one after the other.
-  void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer);
+  // Small tensors that stay float32, one after the other, each number plus `added`.
+  void Floats(const std::vector<std::string>& names, std::unique_ptr<Buffer>& buffer,
+              float added = 0.0f);
   // Whether the two tensors are the same to the last bit.
   bool Equal(const std::string& a, const std::string& b);
 

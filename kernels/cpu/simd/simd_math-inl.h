@@ -64,6 +64,15 @@ HWY_INLINE V Silu(D d, V x) {
   return Gated(d, x, hn::Mul(x, hn::Set(d, -kLog2E)));
 }
 
+// GELU in its form with tanh, since 0.5 (1 + tanh(u)) is sigma(2u).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  constexpr float kLinear = 1.59576912f * kLog2E;  // 2 sqrt(2/pi)
+  const V square = hn::Mul(x, x);
+  const V slope = hn::MulAdd(square, hn::Set(d, -0.044715f * kLinear), hn::Set(d, -kLinear));
+  return Gated(d, x, hn::Mul(x, slope));
+}
+
 // e^x, with the limits of Exp2.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/dtype.h"
+#include "kernels/params/layer.h"
 
 namespace eta::cuda {
 
@@ -97,6 +98,14 @@ __device__ __forceinline__ void StoreProduct(std::byte* to, bool floats, int64_t
 
 __device__ __forceinline__ float SwiGluOf(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
+}
+
+// GELU in its form with tanh is x sigma(2 sqrt(2/pi) (x + 0.044715 x^3)).
+__device__ __forceinline__ float Activate(Activation activation, float gate, float up) {
+  if (activation == Activation::kSilu) return SwiGluOf(gate, up);
+  constexpr float kLinear = 1.5957691216f;
+  const float slope = fmaf(0.044715f * kLinear * gate, gate, kLinear);
+  return gate / (1.0f + expf(-gate * slope)) * up;
 }
 
 // Calls visit(T{}) with the element type of a floating-point `dtype`.

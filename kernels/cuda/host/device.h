@@ -74,6 +74,7 @@ class Scratch {
     kMatMul,
     kPoolBlocks,
     kAngles,
+    kLocalAngles,
     kWideTiles,
     kMasses,
     kAdmittedTiles,

@@ -30,13 +30,15 @@ struct RopeAngles {
   int32_t head_dim = 0;
   int32_t num_rows = 0;
   RopeScaling scaling{};
+  float theta = 0.0f;
 };
 
 struct Context {
   Device& device;
   Scratch& scratch;
   StepView step;
-  RopeAngles angles{};
+  RopeAngles angles{};        // by the sequences' bases
+  RopeAngles local_angles{};  // by a base that layers have
   // The step's sequences on the host. Prefill is planned with them; steps with prefill rows are
   // never captured.
   std::span<const StepSequence> sequences{};
@@ -50,7 +52,7 @@ struct DeviceCounts {
 };
 
 // `table` is [V, cols] of `dtype`. The rows' token ids are in the step.
-void Embed(Context& context, const void* table, DType dtype, int64_t cols,
+void Embed(Context& context, const void* table, DType dtype, int64_t cols, float scale,
            const TensorView& out);                                                 // pointwise.cu
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows);  // pointwise.cu
 void AddBias(Context& context, const AddBiasParams& params);                       // pointwise.cu

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kUnpackThreads)
 // A row of a table: in the lanes that have its channel.
 template <typename T>
 __global__ void __launch_bounds__(kUnpackThreads)
-    EmbedPackedRows(const __grid_constant__ UnpackArgs args, float* out, int64_t out_stride,
-                    StepView step) {
+    EmbedPackedRows(const __grid_constant__ UnpackArgs args, float scale, float* out,
+                    int64_t out_stride, StepView step) {
   WaitForPrevious();
   AllowNext();
   const StepRow& row = step.rows[blockIdx.x];
@@ -128,7 +128,10 @@ __global__ void __launch_bounds__(kUnpackThreads)
                       const int32_t channel = tile * kTileChannels +
                                               static_cast<int32_t>(threadIdx.x % 32 / 4) + 8 * half;
                       if (channel != token) return;
-                      StoreEight(numbers, to, at * kChunk + k, args.cols, whole);
+                      float scaled[8];
+#pragma unroll
+                      for (int i = 0; i < 8; ++i) scaled[i] = numbers[i] * scale;
+                      StoreEight(scaled, to, at * kChunk + k, args.cols, whole);
                     });
     }
   });
@@ -213,14 +216,14 @@ void UnpackWeight(Device& device, const Weight& weight, std::byte* to) {
   }
 }
 
-void EmbedPacked(Context& context, const Weight& table, const TensorView& out) {
+void EmbedPacked(Context& context, const Weight& table, float scale, const TensorView& out) {
   const packed::UnpackArgs args =
       packed::ArgsOf(table, table.parts[0], static_cast<const std::byte*>(table.data), 0);
   packed::WithNarrowType(table.dtype, [&](auto element) {
     using T = decltype(element);
     Launch(context.device, "Embed",
            {.grid = static_cast<unsigned>(context.step.num_rows), .block = packed::kUnpackThreads},
-           packed::EmbedPackedRows<T>, args, out.data, out.stride, context.step);
+           packed::EmbedPackedRows<T>, args, scale, out.data, out.stride, context.step);
   });
 }
 

@@ -20,6 +20,6 @@ void MultiplyUnpacked(Context& context, MatMuls& products, const TensorView& x,
 void UnpackWeight(Device& device, const Weight& weight, std::byte* to);
 
 // As Embed, of a packed table.
-void EmbedPacked(Context& context, const Weight& table, const TensorView& out);
+void EmbedPacked(Context& context, const Weight& table, float scale, const TensorView& out);
 
 }  // namespace eta::cuda

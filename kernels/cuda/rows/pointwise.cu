@@ -1,8 +1,8 @@
 // Embed, RmsNorm, AddBias, NormHeads, PredictThresholds and SwiGlu: the ops that treat every row by
-// itself. Embed copies a row's token vector [D] from the table [V, D]. RmsNorm scales a row [D] to
-// a root mean square of 1 and multiplies it with the weight [D]; NormHeads does so with every head
-// [d] of q and k. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+// itself. Embed copies a row's token vector [D] from the table [V, D], times a scale. RmsNorm
+// scales a row [D] to a root mean square of 1 and multiplies it with the weight [D], or adds that
+// to out; NormHeads does so with every head [d] of q and k. PredictThresholds computes q W^T + b
+// [HQ] (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
 //
 // A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
 // predictor in another order. Start, end and latency of the kernels bind.
@@ -40,7 +40,8 @@ void WithWidth(std::initializer_list<int64_t> sizes, Visit&& visit) {
 
 template <typename T, int width>
 __global__ void __launch_bounds__(kThreads)
-    EmbedRows(const T* table, int64_t cols, float* out, int64_t out_stride, StepView step) {
+    EmbedRows(const T* table, int64_t cols, float scale, float* out, int64_t out_stride,
+              StepView step) {
   WaitForPrevious();
   AllowNext();
   const StepRow& row = step.rows[blockIdx.x];
@@ -50,6 +51,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x * width; i < cols; i += kThreads * width) {
     float x[width] = {};
     if (!padding) LoadElements(from + i, x);
+#pragma unroll
+    for (int j = 0; j < width; ++j) x[j] *= scale;
     StoreElements(x, to + i);
   }
 }
@@ -67,9 +70,21 @@ __device__ float BlockSum(float value) {
   return sum;
 }
 
+// Stores a piece of a normalised row, or adds it to what is there.
+template <bool add, int width, typename T>
+__device__ __forceinline__ void StoreNormed(float (&values)[width], T* to) {
+  if constexpr (add) {
+    float old[width];
+    LoadElements(to, old);
+#pragma unroll
+    for (int j = 0; j < width; ++j) values[j] += old[j];
+  }
+  StoreElements(values, to);
+}
+
 // A thread keeps its first kHeld pieces in registers between the sum and the product. The rest of a
 // longer row is read twice. With a width of 4 a row has the bits that row_norm.cuh gives it.
-template <typename T, int width>
+template <typename T, int width, bool add>
 __global__ void __launch_bounds__(kThreads)
     NormRows(const float* x, int64_t x_stride, const float* weight, float eps, const int32_t* rows,
              T* out, int64_t out_stride, int64_t cols) {
@@ -111,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     if (first + n * kPass >= cols) return;
 #pragma unroll
     for (int j = 0; j < width; ++j) values[n][j] = values[n][j] * scale * factors[n][j];
-    StoreElements(values[n], to + first + n * kPass);
+    StoreNormed<add>(values[n], to + first + n * kPass);
   }
 #pragma unroll 4
   for (int64_t i = first + kHeld * kPass; i < cols; i += kPass) {
@@ -121,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
     LoadElements(weight + i, factor);
 #pragma unroll
     for (int j = 0; j < width; ++j) value[j] = value[j] * scale * factor[j];
-    StoreElements(value, to + i);
+    StoreNormed<add>(value, to + i);
   }
 }
 
@@ -268,7 +283,8 @@ __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args,
 
 template <typename In, typename Out, int width>
 __global__ void __launch_bounds__(kThreads)
-    SwiGluRows(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols) {
+    SwiGluRows(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols,
+               Activation activation) {
   WaitForPrevious();
   AllowNext();
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * width;
@@ -279,20 +295,20 @@ __global__ void __launch_bounds__(kThreads)
   LoadElements(from, gate);
   LoadElements(from + cols, up);
 #pragma unroll
-  for (int j = 0; j < width; ++j) gate[j] = SwiGluOf(gate[j], up[j]);
+  for (int j = 0; j < width; ++j) gate[j] = Activate(activation, gate[j], up[j]);
   StoreElements(gate, out + blockIdx.x * out_stride + i);
 }
 
 }  // namespace
 
-void Embed(Context& context, const void* table, DType table_dtype, int64_t cols,
+void Embed(Context& context, const void* table, DType table_dtype, int64_t cols, float scale,
            const TensorView& out) {
   const LaunchShape shape = {.grid = Grid(context.step.num_rows), .block = kThreads};
   WithElementType(table_dtype, [&](auto element) {
     using T = decltype(element);
     WithWidth<8>({cols, out.stride}, [&](auto width) {
       Launch(context.device, "Embed", shape, EmbedRows<T, width()>, static_cast<const T*>(table),
-             cols, out.data, out.stride, context.step);
+             cols, scale, out.data, out.stride, context.step);
     });
   });
 }
@@ -300,12 +316,15 @@ void Embed(Context& context, const void* table, DType table_dtype, int64_t cols,
 void RmsNorm(Context& context, const RmsNormParams& params, const int32_t* rows) {
   const LaunchShape shape = {.grid = Grid(params.out.rows), .block = kThreads};
   const int64_t cols = params.x.cols;
-  WithElementType(params.out.dtype, [&](auto element) {
-    using T = decltype(element);
-    WithWidth<4>({cols, params.x.stride, params.out.stride}, [&](auto width) {
-      Launch(context.device, "RmsNorm", shape, NormRows<T, width()>, params.x.data, params.x.stride,
-             params.weight, params.eps, rows, reinterpret_cast<T*>(params.out.data),
-             params.out.stride, cols);
+  const auto launch = [&](auto kernel, auto* out) {
+    Launch(context.device, "RmsNorm", shape, kernel, params.x.data, params.x.stride, params.weight,
+           params.eps, rows, out, params.out.stride, cols);
+  };
+  WithWidth<4>({cols, params.x.stride, params.out.stride}, [&](auto width) {
+    if (params.add) return launch(NormRows<float, width(), true>, params.out.data);
+    WithElementType(params.out.dtype, [&](auto element) {
+      using T = decltype(element);
+      launch(NormRows<T, width(), false>, reinterpret_cast<T*>(params.out.data));
     });
   });
 }
@@ -362,7 +381,7 @@ void SwiGlu(Context& context, const SwiGluParams& params) {
             .block = kThreads};
         Launch(context.device, "SwiGlu", shape, SwiGluRows<In, Out, width()>,
                reinterpret_cast<const In*>(params.gate_up.data), params.gate_up.stride,
-               reinterpret_cast<Out*>(params.out.data), params.out.stride, cols);
+               reinterpret_cast<Out*>(params.out.data), params.out.stride, cols, params.activation);
       });
     });
   });

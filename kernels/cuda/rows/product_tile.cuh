@@ -45,6 +45,7 @@ struct Args {
   const float* bias;     // null: none
   std::byte* activated;  // SwiGLU's result, of the weight's type
   int64_t activated_stride;
+  Activation activation;
   const std::byte* ahead[kAhead];
   int64_t ahead_bytes[kAhead];
 };

@@ -1,6 +1,6 @@
 // Rope rotates q [R, HQ * d] and k [R, HKV * d] in place by their rows' positions
 // (eta-semantics.md, "Model"). The angles of a step's rows are computed once, since they are the
-// same in every layer. Launches bind.
+// same in every layer, or of two kinds. Launches bind.
 
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/kv_tile.h"
@@ -15,7 +15,8 @@ constexpr int32_t kThreads = 256;
 
 // Computes in double precision, so that far positions lose nothing.
 __global__ void __launch_bounds__(kMaxHeadDim / 2)
-    ComputeAngles(float2* angles, int32_t head_dim, RopeScaling scaling, StepView step) {
+    ComputeAngles(float2* angles, int32_t head_dim, RopeScaling scaling, float theta,
+                  StepView step) {
   WaitForPrevious();
   AllowNext();
   const StepRow& row = step.rows[blockIdx.x];
@@ -24,7 +25,8 @@ __global__ void __launch_bounds__(kMaxHeadDim / 2)
   if (row.role == RowRole::kPadding || i >= half) return;
   constexpr double kTurn = 6.283185307179586;
   const double exponent = -2.0 * i / head_dim;
-  const double turns = exp2(exponent * log2(static_cast<double>(row.rope_theta))) / kTurn;
+  const double base = theta > 0.0f ? theta : row.rope_theta;
+  const double turns = exp2(exponent * log2(base)) / kTurn;
   double sine;
   double cosine;
   sincospi(row.position * (2.0 * scaling.Scaled(turns, i)), &sine, &cosine);
@@ -93,19 +95,22 @@ __global__ void __launch_bounds__(kThreads) RotateRows(RopeArgs args, StepView s
 
 const float2* Angles(Context& context, const RopeParams& params) {
   const int32_t num_rows = context.step.num_rows;
-  RopeAngles& known = context.angles;
+  const bool local = params.theta > 0.0f;
+  RopeAngles& known = local ? context.local_angles : context.angles;
   if (known.data != nullptr && known.head_dim == params.head_dim &&
-      known.scaling == params.scaling && known.num_rows >= num_rows) {
+      known.scaling == params.scaling && known.theta == params.theta &&
+      known.num_rows >= num_rows) {
     return known.data;
   }
   const int32_t half = params.head_dim / 2;
   const size_t bytes = static_cast<size_t>(num_rows) * static_cast<size_t>(half) * sizeof(float2);
-  auto* angles = reinterpret_cast<float2*>(context.scratch.Get(Scratch::Use::kAngles, bytes));
+  auto* angles = reinterpret_cast<float2*>(
+      context.scratch.Get(local ? Scratch::Use::kLocalAngles : Scratch::Use::kAngles, bytes));
   if (angles == nullptr) return nullptr;
   const auto threads = static_cast<unsigned>((half + 31) / 32 * 32);
   Launch(context.device, "Rope", {.grid = static_cast<unsigned>(num_rows), .block = threads},
-         ComputeAngles, angles, params.head_dim, params.scaling, context.step);
-  known = {angles, params.head_dim, num_rows, params.scaling};
+         ComputeAngles, angles, params.head_dim, params.scaling, params.theta, context.step);
+  known = {angles, params.head_dim, num_rows, params.scaling, params.theta};
   return angles;
 }
 

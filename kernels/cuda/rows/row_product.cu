@@ -120,7 +120,7 @@ __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& ti
     StoreOut<T>(args, row, channel, value);
     if constexpr (kSwiGlu) {
       if (i % 4 >= 2) return;
-      const float gated = SwiGluOf(value, total[i + 2]);
+      const float gated = Activate(args.activation, value, total[i + 2]);
       reinterpret_cast<T*>(args.activated)[row * args.activated_stride + channel] =
           FromFloat<T>(gated);
     }
@@ -277,6 +277,7 @@ Args ArgsOf(const Device& device, const RowProduct& product) {
                .bias = product.bias,
                .activated = reinterpret_cast<std::byte*>(product.activated.data),
                .activated_stride = product.activated.stride,
+               .activation = product.activation,
                .ahead = {},
                .ahead_bytes = {}};
   FillAhead(device, product, args);

@@ -32,8 +32,9 @@ struct RowProduct {
   TensorView out;  // [R, N]; float32 or the weight's type
   bool accumulate = false;
   Norm norm;
-  const float* bias = nullptr;  // [N], added to out; null: none
-  TensorView activated;         // [R, N / 2]: SwiGlu of out; without data: none
+  const float* bias = nullptr;                // [N], added to out; null: none
+  TensorView activated;                       // [R, N / 2]: SwiGlu of out; without data: none
+  Activation activation = Activation::kSilu;  // of SwiGlu
   // Weights of the products that come next behind other work. The kernel asks for their beginnings,
   // so that they come from memory while the other work runs.
   std::array<Weight, 2> ahead;

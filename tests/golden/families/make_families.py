@@ -34,9 +34,14 @@ def rope(kind, theta=10000.0, **fields):
     return {"rope_type": kind, "rope_theta": theta, **fields}
 
 
+def gemma_rope(local=10000.0, **full):
+    return {"full_attention": full, "sliding_attention": rope("default", local)}
+
+
 # `type`: the family; `config`: what differs from PLAIN; `tokens`: of the case; `older`: fields of
 # config.json as older files have them, null: left out; `names`: those that say null; `without`: what
-# of the config must change the logits; `head`: lm_head.weight is shipped, the embedding or its own.
+# of the config must change the logits; `head`: lm_head.weight is shipped, the embedding or its own;
+# `with_vision`: the model is the text part of one that also sees, as Gemma's files have it.
 CASES = {
     "mistral": {
         "type": "mistral",
@@ -206,6 +211,44 @@ CASES = {
                        layer_types=["sliding_attention", "full_attention"]),
         "without": dict(layer_types=["full_attention"] * 2),
     },
+    # Two layers with a window, a full one and a window again. Only the full layer's RoPE is
+    # stretched; max_position_embeddings is its length behind that. The embedding's scale is no
+    # number of the stored type.
+    "gemma3": {
+        "type": "gemma3_text",
+        "config": dict(hidden_size=40, num_hidden_layers=4, num_attention_heads=2,
+                       num_key_value_heads=1, head_dim=256, query_pre_attn_scalar=256,
+                       sliding_window=70, tie_word_embeddings=True, rms_norm_eps=1e-6,
+                       layer_types=["sliding_attention"] * 2 + ["full_attention",
+                                                                "sliding_attention"],
+                       rope_parameters=gemma_rope(**rope("linear", 1e6, factor=8.0))),
+        "stored": torch.bfloat16,
+        "older": {"layer_types": None, "sliding_window_pattern": 3, "rope_parameters": None,
+                  "rope_theta": 1e6, "rope_local_base_freq": 10000.0, "head_dim": None,
+                  "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rms_norm_eps": None,
+                  "tie_word_embeddings": None, "hidden_activation": None,
+                  "query_pre_attn_scalar": None},
+        "without": dict(layer_types=["full_attention"] * 4),
+    },
+    # As transformers 5 writes it, with a head of its own.
+    "gemma3-kinds": {
+        "type": "gemma3_text",
+        "config": dict(hidden_size=40, num_hidden_layers=3, sliding_window=33,
+                       tie_word_embeddings=False, query_pre_attn_scalar=168,
+                       layer_types=["full_attention"] + ["sliding_attention"] * 2,
+                       rope_parameters=gemma_rope(5000.0, **rope("default", 2e5))),
+        "without": dict(rope_parameters=gemma_rope(2e5, **rope("default", 2e5))),
+    },
+    "gemma3-vision": {
+        "type": "gemma3_text",
+        "config": dict(hidden_size=40, num_hidden_layers=2, sliding_window=64,
+                       tie_word_embeddings=True, query_pre_attn_scalar=64,
+                       layer_types=["sliding_attention", "full_attention"],
+                       rope_parameters=gemma_rope(**rope("default", 1e6))),
+        "stored": torch.bfloat16,
+        "with_vision": True,
+        "without": dict(query_pre_attn_scalar=16),
+    },
 }
 
 
@@ -216,7 +259,8 @@ def randomize(model, generator):
         noise = torch.randn(weight.shape, generator=generator)
         raised = 1.5 if "q_proj" in name or "q_norm" in name or "mlp.gate." in name else 1.0
         if name.endswith("norm.weight"):
-            values = raised * (1.0 + 0.2 * noise)
+            values = raised * (1.0 + 0.2 * noise) - (1.0 if model.config.model_type ==
+                                                     "gemma3_text" else 0.0)
         elif name.endswith(".bias"):
             values = 0.5 * noise
         else:
@@ -260,9 +304,28 @@ def rewrite_config(folder, case):
     path.write_text(json.dumps(fields, indent=2) + "\n")
 
 
-def load(folder, config=None):
-    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32,
-                                                attn_implementation="eager").eval()
+def load(folder, stored, config=None):
+    model = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32,
+                                                 attn_implementation="eager").eval()
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):  # as it is where the weights keep their type
+        embedding.embed_scale = embedding.embed_scale.to(stored).float()
+    return model
+
+
+def add_vision(folder):
+    """Makes the checkpoint one of a model that also sees: other names, and tensors of a tower."""
+    path = folder / "model.safetensors"
+    tensors = {"language_model." + name: tensor for name, tensor in load_file(path).items()}
+    some = torch.zeros(4, 4, dtype=next(iter(tensors.values())).dtype)
+    tensors["vision_tower.vision_model.post_layernorm.weight"] = some
+    tensors["multi_modal_projector.mm_input_projection_weight"] = some.clone()
+    save_file(tensors, path, {"format": "pt"})
+    text = json.loads((folder / "config.json").read_text())
+    whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+             "eos_token_id": text.pop("eos_token_id"), "dtype": text.pop("dtype"),
+             "text_config": text, "vision_config": {"model_type": "siglip_vision_model"}}
+    (folder / "config.json").write_text(json.dumps(whole, indent=2) + "\n")
 
 
 def make(folder, case, seed):
@@ -273,7 +336,8 @@ def make(folder, case, seed):
                                   eos_token_id=0, **copy.deepcopy(fields))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     randomize(model, generator)
-    model.to(case.get("stored", torch.float16)).save_pretrained(folder)
+    stored = case.get("stored", torch.float16)
+    model.to(stored).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     byte_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     if "head" in case:
@@ -281,7 +345,7 @@ def make(folder, case, seed):
     rewrite_config(folder, case)
 
     # From the files, so that what is read back is what is measured.
-    model = load(folder)
+    model = load(folder, stored)
     count = case.get("tokens", TOKENS)
     tokens = torch.randint(0, VOCABULARY, (count,), generator=generator)
     logits = logits_of(model, tokens)
@@ -289,7 +353,10 @@ def make(folder, case, seed):
         config = AutoConfig.from_pretrained(folder)
         for name, value in case["without"].items():
             setattr(config, name, copy.deepcopy(value))
-        assert (logits_of(load(folder, config), tokens) - logits).abs().max() > 0.1
+        changed = logits_of(load(folder, stored, config), tokens)
+        assert (changed - logits).abs().max() > 0.1
+    if case.get("with_vision"):
+        add_vision(folder)
     metadata = {"prompt_tokens": str(count - ROWS), "mode": "full", "block_size": "64",
                 "sub_block": "4", "z": "2.0", "floor": "none", "offset": "0.0",
                 "pinned_blocks": "2", "rescue_chunk": "128", "beta": "1.0"}

@@ -45,12 +45,19 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
       add("attn_k.bias", "self_attn.k_proj.bias", {key});
       add("attn_v.bias", "self_attn.v_proj.bias", {key});
     }
-    if (o.architecture.starts_with("qwen3")) {
+    const bool gemma = o.architecture == "gemma3";
+    if (o.architecture.starts_with("qwen3") || gemma) {
       add("attn_q_norm.weight", "self_attn.q_norm.weight", {o.head_dim});
       add("attn_k_norm.weight", "self_attn.k_norm.weight", {o.head_dim});
     }
     add("attn_output.weight", "self_attn.o_proj.weight", {query, dim});
-    add("ffn_norm.weight", "post_attention_layernorm.weight", {dim});
+    if (gemma) {
+      add("post_attention_norm.weight", "post_attention_layernorm.weight", {dim});
+      add("ffn_norm.weight", "pre_feedforward_layernorm.weight", {dim});
+      add("post_ffw_norm.weight", "post_feedforward_layernorm.weight", {dim});
+    } else {
+      add("ffn_norm.weight", "post_attention_layernorm.weight", {dim});
+    }
     if (o.architecture == "qwen3moe") {
       const uint64_t width = o.expert_ffn_dim;
       add("ffn_gate_inp.weight", "mlp.gate.weight", {dim, o.num_experts});
@@ -145,6 +152,7 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
     file.Set(prefix + "expert_used_count", uint32_t{2});
     file.Set(prefix + "expert_feed_forward_length", o.expert_ffn_dim);
   }
+  if (o.architecture == "gemma3") file.Set(prefix + "attention.sliding_window", uint32_t{40});
   SetVocabulary(file);
 
   std::mt19937 random(o.seed);
@@ -157,6 +165,9 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
     for (uint64_t i = 0; i < count; ++i) data.push_back(normal(random));
     if (named.gguf.find("norm") != std::string::npos) data.assign(count, 1.0f);
     if (named.experts == 0) tensors[named.hugging_face] = data;
+    if (o.architecture == "gemma3" && named.gguf.find("norm") != std::string::npos) {
+      tensors[named.hugging_face].assign(count, 0.0f);  // the file has its 1 in them
+    }
     const auto size = static_cast<ptrdiff_t>(count / std::max(1u, named.experts));
     for (uint32_t e = 0; e < named.experts; ++e) {
       std::string name = named.hugging_face;

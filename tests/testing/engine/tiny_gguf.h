@@ -13,7 +13,7 @@
 namespace eta::testing {
 
 struct TinyGgufOptions {
-  std::string architecture = "llama";  // llama, qwen2, qwen3, qwen3moe or smollm3
+  std::string architecture = "llama";  // llama, qwen2, qwen3, qwen3moe, smollm3 or gemma3
   bool tied = false;
   uint32_t num_layers = 2;
   uint32_t model_dim = 64;

@@ -49,6 +49,11 @@ nlohmann::json Config(const TinyModelOptions& o) {
         config["layer_types"].push_back(slides ? "sliding_attention" : "full_attention");
       }
     }
+    if (o.model_type == "gemma3_text") {
+      config.erase("hidden_act");
+      config["query_pre_attn_scalar"] = o.head_dim;
+      if (!o.sliding_window) config.erase("sliding_window");
+    }
     if (o.no_rope_layer_interval) config["no_rope_layer_interval"] = *o.no_rope_layer_interval;
   } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;

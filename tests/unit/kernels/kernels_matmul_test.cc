@@ -282,7 +282,7 @@ TEST_P(MatMulOn, EmbedsTokensByTheirRow) {
       const auto packed = Pack(on, table, dtype);
       const TensorView out = on.Empty(5, 72, 1);
       on->Plan({tokens, rows});
-      on->Embed({.table = packed.get(), .out = out});
+      on->Embed({.table = packed.get(), .out = out, .scale = dtype == kDTypes[0] ? 1.0f : 25.3f});
       EXPECT_TRUE(on->Finish().ok());
       results[i] = on.Get(out);
     }

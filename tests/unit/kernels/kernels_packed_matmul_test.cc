@@ -461,14 +461,17 @@ TEST_P(PackedMatMulOn, EmbedsTheNumbersOfGgml) {
       Device device(backend);
       const auto packed = *device->Pack({&table, 1}, WeightFormat::kNative);
       const TensorView out = device.Empty(5, 512, 1);
+      const TensorView scaled = device.Empty(5, 512, 1);
       device->Plan({tokens, rows});
       device->Embed({.table = packed.get(), .out = out});
+      device->Embed({.table = packed.get(), .out = scaled, .scale = 25.25f});
       EXPECT_TRUE(device->Finish().ok());
       const HostTensor got = device.Get(out);
+      const HostTensor larger = device.Get(scaled);
       for (int64_t r = 0; r < 5; ++r) {
-        EXPECT_EQ(std::memcmp(got.row(r), numbers.row(tokens[static_cast<size_t>(r)]),
-                              512 * sizeof(float)),
-                  0);
+        const float* want = numbers.row(tokens[static_cast<size_t>(r)]);
+        EXPECT_EQ(std::memcmp(got.row(r), want, 512 * sizeof(float)), 0);
+        for (int64_t i = 0; i < 512; ++i) ASSERT_EQ(larger.row(r)[i], want[i] * 25.25f);
       }
     }
   }

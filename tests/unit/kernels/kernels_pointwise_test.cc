@@ -69,6 +69,35 @@ TEST_P(PointwiseOn, RmsNormMatchesTheReferenceForAllRowsAndForSome) {
   }
 }
 
+TEST_P(PointwiseOn, RmsNormMayAddToWhatIsThere) {
+  Random random(29);
+  for (const int64_t width : {1, 31, 64, 500, 768, 5000}) {
+    const HostTensor x = Normal(random, 9, width, 3.0f);
+    const HostTensor weight = Normal(random, 1, width);
+    const HostTensor before = Normal(random, 9, width, 0.5f);
+    HostTensor results[2];
+    for (int i = 0; i < 2; ++i) {
+      Device& on = i == 0 ? judge : device;
+      const TensorView out = on.Put(before, 2);
+      Plan(on, {{.num_rows = 9}});
+      on->RmsNorm({.x = on.Put(x, 3),
+                   .weight = on.Put(weight.data),
+                   .eps = 1e-5f,
+                   .rows = {},
+                   .out = out,
+                   .add = true});
+      EXPECT_TRUE(on->Finish().ok());
+      results[i] = on.Get(out);
+    }
+    ExpectRowsNear(results[1], results[0], 1e-6);
+    const double scale =
+        1.0 / std::sqrt(Norm(x.row(4), width) * Norm(x.row(4), width) / static_cast<double>(width) +
+                        1e-5);
+    EXPECT_NEAR(results[1].row(4)[0], before.row(4)[0] + x.row(4)[0] * scale * weight.data[0],
+                1e-5);
+  }
+}
+
 TEST_P(PointwiseOn, RmsNormOfARowDoesNotFeelItsBatch) {
   Random random(22);
   const HostTensor x = Normal(random, 40, 96);
@@ -198,6 +227,47 @@ TEST_P(PointwiseOn, RopeRotatesByEachRowsOwnPositionAndBase) {
   }
 }
 
+// Layers of two kinds take turns.
+TEST_P(PointwiseOn, RopeOfALayerMayHaveItsOwnBase) {
+  Random random(30);
+  const int32_t d = 256;
+  const std::vector<SequenceRows> rows = {
+      {.num_rows = 3, .position = 4090, .kind = RowKind::kPrefill, .rope_theta = 1e6f},
+      {.row_begin = 3, .num_rows = 1, .position = 131071, .rope_theta = 1234567.0f}};
+  const std::vector<SequenceRows> same = [&rows] {
+    std::vector<SequenceRows> local = rows;
+    for (SequenceRows& sequence : local) sequence.rope_theta = 1e4f;
+    return local;
+  }();
+  const HostTensor q = Normal(random, 4, 4 * d);
+  const HostTensor k = Normal(random, 4, d);
+  const RopeScaling linear = {.type = RopeScalingType::kLinear, .factor = 8.0};
+  const auto turned = [&](Device& on, const std::vector<SequenceRows>& planned, bool own) {
+    std::vector<TensorView> tensors;
+    Plan(on, planned);
+    for (const bool local : {true, false, true, false}) {
+      tensors.push_back(on.Put(q, 64));
+      const TensorView keys = on.Put(k);
+      if (local) {
+        on->Rope({.q = tensors.back(), .k = keys, .head_dim = d, .theta = own ? 1e4f : 0.0f});
+      } else {
+        on->Rope({.q = tensors.back(), .k = keys, .head_dim = d, .scaling = linear});
+      }
+    }
+    EXPECT_TRUE(on->Finish().ok());
+    std::vector<HostTensor> results;
+    for (const TensorView& tensor : tensors) results.push_back(on.Get(tensor));
+    return results;
+  };
+  const auto want = turned(judge, rows, true);
+  const auto got = turned(device, rows, true);
+  const auto by_sequence = turned(device, same, false);
+  for (size_t i = 0; i < want.size(); ++i) ExpectRowsNear(got[i], want[i], 1e-6);
+  EXPECT_EQ(got[0].data, by_sequence[0].data) << "as sequences of that base";
+  EXPECT_EQ(got[2].data, got[0].data);
+  EXPECT_NE(got[1].data, got[0].data);
+}
+
 // Of Llama 3.1: pairs that stay, that turn 8 times slower and that lie between.
 constexpr RopeScaling kLlama3 = {.type = RopeScalingType::kLlama3,
                                  .factor = 8.0,
@@ -323,18 +393,26 @@ TEST_P(PointwiseOn, ThresholdsArePredictedOrFrozenRowByRow) {
 
 TEST_P(PointwiseOn, SwiGluMatchesTheReferenceAlsoFarFromZero) {
   Random random(25);
-  for (const int64_t f : {1, 31, 64, 300}) {
+  for (const auto& [f, activation] : {std::pair<int64_t, Activation>{1, Activation::kSilu},
+                                      {31, Activation::kGelu},
+                                      {64, Activation::kSilu},
+                                      {64, Activation::kGelu},
+                                      {300, Activation::kSilu},
+                                      {300, Activation::kGelu}}) {
     HostTensor gate_up = Normal(random, 5, 2 * f, 3.0f);
     gate_up.row(1)[0] = 100.0f;
     gate_up.row(2)[0] = -100.0f;
     gate_up = Rounded(gate_up, device.activation_dtype());
-    const double tolerance = 2e-6 + RoundingError(device.activation_dtype());
+    const double tolerance =
+        (activation == Activation::kGelu ? 1e-5 : 2e-6) + RoundingError(device.activation_dtype());
     HostTensor results[2];
     for (int i = 0; i < 2; ++i) {
       Device& on = i == 0 ? judge : device;
       const TensorView out = on.Empty(5, f, 1, on.activation_dtype());
       Plan(on, {{.num_rows = 5}});
-      on->SwiGlu({.gate_up = on.Put(gate_up, 4, on.activation_dtype()), .out = out});
+      on->SwiGlu({.gate_up = on.Put(gate_up, 4, on.activation_dtype()),
+                  .out = out,
+                  .activation = activation});
       EXPECT_TRUE(on->Finish().ok());
       results[i] = on.Get(out);
     }
@@ -343,6 +421,38 @@ TEST_P(PointwiseOn, SwiGluMatchesTheReferenceAlsoFarFromZero) {
         EXPECT_NEAR(results[1].row(r)[i], results[0].row(r)[i],
                     tolerance * std::abs(results[0].row(r)[i]) + 1e-30);
       }
+    }
+  }
+}
+
+// As torch's gelu with approximate="tanh" has them.
+TEST(PointwiseTest, GeluIsItsFormWithTanh) {
+  const std::pair<float, double> known[] = {{-100.0f, 0.0},
+                                            {-3.0f, -0.0036373920817729943},
+                                            {-1.0f, -0.15880800939172324},
+                                            {-0.5f, -0.15428599017485995},
+                                            {0.0f, 0.0},
+                                            {0.5f, 0.34571400982514005},
+                                            {1.0f, 0.8411919906082768},
+                                            {3.0f, 2.996362607918227},
+                                            {100.0f, 100.0}};
+  for (const char* name : {"reference", "cpu"}) {
+    Device on({name});
+    HostTensor gate_up(1, 18);
+    for (size_t i = 0; i < 9; ++i) {
+      gate_up.data[i] = known[i].first;
+      gate_up.data[9 + i] = 2.0f;
+    }
+    const TensorView out = on.Empty(1, 9);
+    const std::vector<int32_t> token = {0};
+    const std::vector<SequenceRows> rows = {{.num_rows = 1}};
+    on->Plan({token, rows});
+    on->SwiGlu({.gate_up = on.Put(gate_up), .out = out, .activation = Activation::kGelu});
+    EXPECT_TRUE(on->Finish().ok());
+    const HostTensor got = on.Get(out);
+    for (size_t i = 0; i < 9; ++i) {
+      EXPECT_NEAR(got.data[i], 2.0 * known[i].second, 1e-6 * std::abs(known[i].first) + 1e-30)
+          << name << " at " << known[i].first;
     }
   }
 }

@@ -42,8 +42,10 @@ void ResidualRecorder::Keep(const TensorView& residual, size_t layer) {
 }
 
 // The output of a layer is the first input that the next layer norms. That of the last layer is the
-// input of the final norm, in as many calls as there are blocks of logits.
+// input of the final norm, in as many calls as there are blocks of logits. A norm that adds is of
+// what a layer adds.
 void ResidualRecorder::RmsNorm(const RmsNormParams& params) {
+  if (params.add) return ForwardingBackend::RmsNorm(params);
   const int32_t call = norms_++;
   if (call >= 2 * num_layers_) {
     Keep(params.x, static_cast<size_t>(num_layers_) - 1);

@@ -38,7 +38,8 @@ void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::Status
 // bad input: config.json | a family that is not known | UNIMPLEMENTED, with the list of those known
 //   | BadModelTest.AConfigIsRefusedInOneLine
 TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
-  EXPECT_EQ(KnownModelTypes(), "eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
+  EXPECT_EQ(KnownModelTypes(),
+            "eta, llama, mistral, qwen2, qwen3, qwen3_moe, smollm3 and gemma3_text");
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindModelFamily(family.model_type), &family);
   }
@@ -46,8 +47,7 @@ TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
     EXPECT_EQ(FindModelFamily(type), nullptr);
     ExpectFamilyRefused(
         ParseFamily(type), absl::StatusCode::kUnimplemented,
-        std::string("model_type '") + type +
-            "' is not supported, only eta, llama, mistral, qwen2, qwen3, qwen3_moe and smollm3");
+        std::string("model_type '") + type + "' is not supported, only " + KnownModelTypes());
   }
 }
 
@@ -60,8 +60,8 @@ TEST(ModelFamily, OnlyEtaPredictsThresholds) {
 }
 
 // What eta-train adapt writes: a gate and a predictor, and what the family has besides.
-// bad input: config.json | `eta_family` that is not known, that predicts thresholds itself, or that
-//   has experts | UNIMPLEMENTED, named
+// bad input: config.json | `eta_family` that is not known, that predicts thresholds itself, that
+//   has experts or is Gemma | UNIMPLEMENTED, named
 TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "smollm3"}) {
     const Json original = {{"sliding_window", nullptr}, {"head_dim", 64}};
@@ -77,7 +77,7 @@ TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
     EXPECT_EQ(config.rope_theta, before->rope_theta) << type;
     EXPECT_EQ(config.tie_word_embeddings, before->tie_word_embeddings) << type;
   }
-  for (const char* type : {"eta", "qwen3_moe", "gpt2", ""}) {
+  for (const char* type : {"eta", "qwen3_moe", "gemma3_text", "gpt2", ""}) {
     ExpectFamilyRefused(ParseFamily("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
                         absl::StatusCode::kUnimplemented,
                         "eta_family '" + std::string(type) + "' is not a family that can be");
@@ -137,16 +137,16 @@ TEST(ModelFamily, BaseAndHeadThatTheFileDoesNotNameAreThoseOfTransformers) {
   for (const ModelFamily& family : ModelFamilies()) {
     if (family.has_predictor) continue;
     const std::string type(family.model_type);
-    const bool smollm3 = type == "smollm3";
+    const bool tied = type == "smollm3" || type == "gemma3_text";
     const auto unsaid = ParseFamily(type).value();
-    EXPECT_EQ(unsaid.rope_theta, smollm3 ? 2e6f : 1e4f) << type;
-    EXPECT_EQ(unsaid.tie_word_embeddings, smollm3) << type;
+    EXPECT_EQ(unsaid.rope_theta, type == "smollm3" ? 2e6f : (tied ? 1e6f : 1e4f)) << type;
+    EXPECT_EQ(unsaid.tie_word_embeddings, tied) << type;
     const auto newer = ParseFamily(type, {{"rope_parameters", {{"rope_type", "default"}}}});
     EXPECT_EQ(newer->rope_theta, unsaid.rope_theta) << type;
     const auto said =
-        ParseFamily(type, {{"rope_theta", 5e5}, {"tie_word_embeddings", !smollm3}}).value();
+        ParseFamily(type, {{"rope_theta", 5e5}, {"tie_word_embeddings", !tied}}).value();
     EXPECT_EQ(said.rope_theta, 5e5f) << type;
-    EXPECT_EQ(said.tie_word_embeddings, !smollm3) << type;
+    EXPECT_EQ(said.tie_word_embeddings, !tied) << type;
   }
 }
 

@@ -118,6 +118,12 @@ TEST_F(ModelFingerprintTest, FollowsEveryFieldOfTheConfig) {
       [](ModelConfig& c) { c.qkv_bias = true; },
       [](ModelConfig& c) { c.out_bias = true; },
       [](ModelConfig& c) { c.head_norms = true; },
+      [](ModelConfig& c) { c.post_norms = true; },
+      [](ModelConfig& c) { c.unit_norms = true; },
+      [](ModelConfig& c) { c.activation = Activation::kGelu; },
+      [](ModelConfig& c) { c.embedding_scale = 7; },
+      [](ModelConfig& c) { c.query_scalar = 7; },
+      [](ModelConfig& c) { c.local_rope_theta = 7; },
       [](ModelConfig& c) {
         c.num_layers = 2;
         c.layers = {{.rotates = false}, {}};

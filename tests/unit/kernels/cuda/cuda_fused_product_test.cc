@@ -74,6 +74,21 @@ TEST_F(FuseProductOf, ALayer) {
   EXPECT_EQ(NumFused(2), 0u);
 }
 
+TEST_F(FuseProductOf, AGateWithGelu) {
+  Layer();
+  EXPECT_EQ(FuseProduct(ops_)->product.activation, Activation::kSilu);
+  At<SwiGluParams>(2).activation = Activation::kGelu;
+  EXPECT_EQ(FuseProduct(ops_)->num_ops, 3u);
+  EXPECT_EQ(FuseProduct(ops_)->product.activation, Activation::kGelu);
+}
+
+// What it adds to may be the residual, which other thread blocks then read while it is written.
+TEST_F(FuseProductOf, NoNormThatAdds) {
+  Layer();
+  At<RmsNormOp>(0).add = true;
+  EXPECT_EQ(NumFused(), 0u);
+}
+
 TEST_F(FuseProductOf, RowsThatTheNormGathers) {
   Layer();
   At<RmsNormOp>(0).gathers = true;

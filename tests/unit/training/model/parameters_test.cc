@@ -194,6 +194,18 @@ TEST_F(ParametersTest, ExpertsAreNotTrained) {
   EXPECT_EQ(refused.message(), "model: num_experts 4: experts are not trained");
 }
 
+// bad input: eta-train | a model with norms behind its layers' parts, or with GELU | UNIMPLEMENTED,
+//   named
+TEST_F(ParametersTest, WhatGemmaAddsIsNotTrained) {
+  const eta::testing::TinyModel tiny({.model_type = "gemma3_text"});
+  const auto checkpoint = Checkpoint::Open(tiny.path()).value();
+  const ModelSpec spec = SpecOf(ParseModelConfig(checkpoint.config_json()).value());
+  const absl::Status refused = ValidateSpec(spec);
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_EQ(refused.message(),
+            "model: norms behind attention and feed-forward, and gates with GELU, are not trained");
+}
+
 // bad input: eta-train | a model with a window shorter than the sequences | UNIMPLEMENTED,
 //   sliding_window named
 TEST_F(ParametersTest, WindowsAreNotTrained) {

@@ -238,7 +238,7 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   };
   ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
               "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3, "
-              "qwen3moe and smollm3");
+              "qwen3moe, smollm3 and gemma3");
   ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
               "'llama.logit_scale' other than 0 is not supported");
   for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {
@@ -385,6 +385,17 @@ TEST(GgufTensorNames, GoBothWays) {
     ASSERT_TRUE(named) << name;
     EXPECT_EQ(ToGgufName(named->name), name);
   }
+  for (const char* name : {"blk.2.ffn_norm.weight", "blk.2.post_attention_norm.weight",
+                           "blk.2.post_ffw_norm.weight", "blk.2.attn_norm.weight"}) {
+    const auto named = ToHuggingFaceName(name, /*post_norms=*/true);
+    ASSERT_TRUE(named) << name;
+    EXPECT_EQ(ToGgufName(named->name, /*post_norms=*/true), name);
+  }
+  EXPECT_EQ(ToHuggingFaceName("blk.2.ffn_norm.weight")->name,
+            "model.layers.2.post_attention_layernorm.weight");
+  EXPECT_EQ(ToHuggingFaceName("blk.2.ffn_norm.weight", true)->name,
+            "model.layers.2.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(ToHuggingFaceName("blk.2.post_ffw_norm.weight"), std::nullopt);
   for (const char* name : {"", "model.layers.0", "model.layers.0.self_attn.qkv.weight",
                            "model.layers.00.mlp.up_proj.weight", "layers.0.other",
                            "model.layers.0.input_layernorm.bias", "lm_head.bias"}) {

@@ -117,6 +117,17 @@ TEST_F(GgufExportTest, ComesBackButForTheRounding) {
       {.model_type = "qwen3_moe", .num_experts = 12, .expert_ffn_dim = 64},
       {.num_layers = 5, .model_type = "smollm3", .attention_bias = true},
       {.num_layers = 3, .model_type = "smollm3", .tied = false},
+      {.num_layers = 7, .model_type = "gemma3_text", .sliding_window = 96},
+      {.num_layers = 5,
+       .model_type = "gemma3_text",
+       .sliding_window = 96,
+       .window_layers = {true, false, true, false, true},
+       .tied = false},
+      {.num_layers = 2,
+       .model_type = "gemma3_text",
+       .sliding_window = 96,
+       .window_layers = {true, true},
+       .dtype = DType::kBFloat16},
   };
   for (const TinyModelOptions& options : models) {
     SCOPED_TRACE(options.model_type + (options.has_predictor ? " eta" : " plain"));
