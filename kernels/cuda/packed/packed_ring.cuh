@@ -1,4 +1,5 @@
-// Rows of x in shared memory, for products with packed weights.
+// The rings in shared memory of a product with packed weights: rows of x for the thread block, and
+// for each warp its chunks.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,10 @@
 
 namespace eta::cuda::packed {
 
-inline constexpr int kStages = 3;       // of the ring
-inline constexpr int kStageChunks = 4;  // of x in a stage
-inline constexpr int kStageNumbers = kStageChunks * kChunk;
-inline constexpr int kStageStride = product::SharedStride(kStageNumbers);
+inline constexpr int kStages = 3;  // of the ring of x
+// Of x in a stage. Two thread blocks share a multiprocessor.
+template <int kColumns>
+inline constexpr int kStageChunks = kColumns <= 4 ? 4 : 2;
 
 // Rows of x for the tensor cores: the thread block's slice comes by stages. Rows that do not exist
 // are zero, so that reading needs no condition.
@@ -19,6 +20,8 @@ template <typename T, int kColumns>
 class Ring {
  public:
   static constexpr int kRows = 8 * kColumns;
+  static constexpr int kStageNumbers = kStageChunks<kColumns> * kChunk;
+  static constexpr int kStageStride = product::SharedStride(kStageNumbers);
   static constexpr int kStageElements = kRows * kStageStride;
   static constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(T));
 
@@ -66,6 +69,72 @@ class Ring {
   const product::Args& args_;
   T* memory_;
   int32_t first_k_;
+};
+
+// Bytes of chunks that a warp has on their way or at hand.
+template <int kColumns>
+inline constexpr int kWarpBytes = kColumns <= 2 ? 8704 : 6528;
+inline constexpr int kMostSlots = 8;
+
+// The chunks of one warp, which follow each other in memory. They come by the copy engine, since
+// loads into registers that are on their way together are also waited for together: a warp has few
+// counters of loads.
+template <PackedType type, int kColumns>
+class WeightRing {
+ public:
+  static constexpr int kSlotChunks = type == PackedType::kSixteen ? 1 : 2;
+  static constexpr int kSlotBytes = kSlotChunks * static_cast<int>(ChunkBytes(type));
+  static constexpr int kFit = kWarpBytes<kColumns> / kSlotBytes;
+  static constexpr int kSlots = kFit < kMostSlots ? kFit : kMostSlots;
+  static_assert(kSlots >= 3 && kStageChunks<kColumns> % kSlotChunks == 0);
+
+  // `memory` and `arrived` are the warp's. Null `chunks`: it has none.
+  __device__ WeightRing(std::byte* memory, Barrier* arrived, const std::byte* chunks,
+                        int32_t num_chunks)
+      : memory_(memory),
+        arrived_(arrived),
+        chunks_(chunks),
+        left_(chunks != nullptr ? num_chunks : 0) {}
+
+  // Starts to bring the first chunks.
+  __device__ __forceinline__ void Start() {
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) InitBarrier(&arrived_[slot], kCopyArrivals);
+      PublishBarriers();
+    }
+    __syncwarp();
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) Request(slot);
+  }
+  // Waits for the next kSlotChunks chunks.
+  __device__ __forceinline__ const std::byte* Await() const {
+    Wait(&arrived_[at_.stage], at_.phase);
+    return memory_ + at_.stage * kSlotBytes;
+  }
+  // Starts to bring others in their place.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    Request(at_.stage);
+    at_.Advance();
+  }
+
+ private:
+  __device__ __forceinline__ void Request(int32_t slot) {
+    if (left_ <= 0) return;
+    const auto bytes = static_cast<uint32_t>(min(kSlotChunks, left_) * ChunkBytes(type));
+    ExpectBytes(&arrived_[slot], bytes);
+    CopyTile(memory_ + slot * kSlotBytes, chunks_, bytes, &arrived_[slot]);
+    CommitCopies(&arrived_[slot]);
+    chunks_ += kSlotBytes;
+    left_ -= kSlotChunks;
+  }
+
+  std::byte* memory_;
+  Barrier* arrived_;
+  const std::byte* chunks_;  // the next to ask for
+  int32_t left_;             // to ask for
+  RingPlace<kSlots> at_;
 };
 
 }  // namespace eta::cuda::packed
