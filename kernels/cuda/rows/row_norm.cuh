@@ -175,10 +175,11 @@ __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<
   }
 }
 
-// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before.
-template <typename T>
+// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before, and
+// at most kBehind groups of copies after it.
+template <int kBehind, typename T>
 __device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
-  WaitGroups<0>();
+  WaitGroups<kBehind>();
   __syncthreads();
   if (args.rows <= kRowsTogether) {
     NormaliseTogether(args, memory);
