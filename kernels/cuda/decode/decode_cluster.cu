@@ -169,16 +169,25 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
 #endif
 }
 
+// Whether all clusters run at once where `ctas` thread blocks find room. A cluster needs its room
+// within one part of the chip, and those before it leave room that is too little for one more: a
+// last cluster that has to wait would take as long again as all others together.
+bool FitAtOnce(int32_t clusters, int32_t ranks, int32_t ctas) {
+  return clusters * ranks <= (ranks > 2 ? ctas / 4 * 3 : ctas);
+}
+
 template <typename Element, int D, int HeadTiles>
 bool LaunchClusters(Context& context, const AttentionParams& params, const DeviceCounts& counts,
                     const DecodeLists& lists) {
   const int32_t num_lists = context.step.num_rows * params.geometry.num_kv_heads;
   const int32_t sms = context.device.num_sms();
   int32_t ranks = kMostRanks;
-  while (ranks > 1 && num_lists * ranks > sms * kMostCtasPerSm<Element, D, HeadTiles>) ranks /= 2;
+  while (ranks > 1 && !FitAtOnce(num_lists, ranks, sms * kMostCtasPerSm<Element, D, HeadTiles>)) {
+    ranks /= 2;
+  }
   if (num_lists == 0 || ranks < 2) return false;
-  const int32_t ctas_per_sm =
-      std::min((num_lists * ranks + sms - 1) / sms, kMostCtasPerSm<Element, D, HeadTiles>);
+  int32_t ctas_per_sm = 1;
+  while (!FitAtOnce(num_lists, ranks, sms * ctas_per_sm)) ++ctas_per_sm;
   const int32_t num_stages = RingStages<Element, D, HeadTiles>(
       context.device, ctas_per_sm, num_lists, sizeof(Joined<D, HeadTiles>));
   if (num_stages < 2) return false;
