@@ -288,17 +288,22 @@ int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
   return clusters;
 }
 
-// Cuts K, so that thread blocks are no fewer than the multiprocessors, which take two each. Whether
-// SwiGLU rides along changes nothing, so that it does not change a row's bits.
+// Cuts K, so that thread blocks are no fewer than the multiprocessors, which take two each. Large
+// clusters leave a quarter of that room, since each needs its own within one part of the chip: a
+// last one that has to wait would take as long again as all others together. Whether SwiGLU rides
+// along changes nothing, so that it does not change a row's bits.
 void CutK(const Device& device, const Weight& weight, Args& args) {
   constexpr int32_t kLeastSlice = 8;
   int64_t tiles = 0;
   for (const WeightPart& part : weight.parts) tiles += Tiles(part.rows);
+  const int64_t sms = device.num_sms();
+  const auto fit = [&](int64_t ranks) {
+    return ranks <= 2 || tiles * ranks <= kWarps * (kMostCtasPerSm * sms / 4 * 3);
+  };
   args.chunks = static_cast<int32_t>(Chunks(weight.cols));
   args.ranks = 1;
-  while (HasClusters(device) && args.ranks < kMostRanks &&
-         tiles * args.ranks < int64_t{kWarps} * device.num_sms() &&
-         args.chunks >= 2 * args.ranks * kLeastSlice) {
+  while (HasClusters(device) && args.ranks < kMostRanks && tiles * args.ranks < kWarps * sms &&
+         args.chunks >= 2 * args.ranks * kLeastSlice && fit(2 * args.ranks)) {
     args.ranks *= 2;
   }
   args.slice = (args.chunks + args.ranks - 1) / args.ranks;
