@@ -22,11 +22,19 @@ class Ring {
   static constexpr int kRows = 8 * kColumns;
   static constexpr int kStageNumbers = kStageChunks<kColumns> * kChunk;
   static constexpr int kStageStride = product::SharedStride(kStageNumbers);
+  static constexpr int kPieces = kStageNumbers / 8;
+  static constexpr int kRowsTogether = kThreads / kPieces;
+  static_assert(kThreads % kPieces == 0 && kRows % kRowsTogether == 0);
   static constexpr int kStageElements = kRows * kStageStride;
   static constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(T));
 
   __device__ Ring(const product::Args& args, std::byte* memory, int32_t first_k)
-      : args_(args), memory_(reinterpret_cast<T*>(memory)), first_k_(first_k) {}
+      : args_(args),
+        memory_(reinterpret_cast<T*>(memory)),
+        row_(static_cast<int32_t>(threadIdx.x) / kPieces),
+        k_(first_k + static_cast<int32_t>(threadIdx.x) % kPieces * 8),
+        place_(row_ * kStageStride + static_cast<int32_t>(threadIdx.x) % kPieces * 8),
+        from_(args.x + (row_ * args.x_stride + k_) * 2) {}
 
   // Before the first Enter.
   __device__ __forceinline__ void ClearRest() {
@@ -36,21 +44,22 @@ class Ring {
       reinterpret_cast<uint4*>(rest)[i % pieces] = uint4{};
     }
   }
-  // Starts to bring stage `stage` of the slice.
+  // Starts to bring stage `stage` of the slice. A thread has one place of every kRowsTogether-th
+  // row.
   __device__ __forceinline__ void Request(int32_t stage) {
-    constexpr int kPieces = kStageNumbers / 8;
-    const int32_t begin = first_k_ + stage * kStageNumbers;
-    T* to = memory_ + stage % kStages * kStageElements;
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < args_.rows * kPieces; i += kThreads) {
-      const int32_t row = i / kPieces;
-      const int32_t piece = i % kPieces * 8;
-      const int32_t k = begin + piece;
-      T* shared = to + row * kStageStride + piece;
-      if (k < args_.k) {
-        CopyAsync<16>(shared, args_.x + (row * args_.x_stride + k) * 2);
-      } else {
-        *reinterpret_cast<uint4*>(shared) = uint4{};
+    const bool exists = k_ + stage * kStageNumbers < args_.k;
+    T* to = memory_ + stage % kStages * kStageElements + place_;
+    const std::byte* from = from_ + int64_t{stage} * (kStageNumbers * 2);
+#pragma unroll
+    for (int n = 0; n < kRows / kRowsTogether; ++n) {
+      if (row_ + n * kRowsTogether < args_.rows) {
+        if (exists) {
+          CopyAsync<16>(to + n * (kRowsTogether * kStageStride), from);
+        } else {
+          *reinterpret_cast<uint4*>(to + n * (kRowsTogether * kStageStride)) = uint4{};
+        }
       }
+      from += args_.x_stride * (kRowsTogether * 2);
     }
   }
   // Waits for stage `stage` and starts to bring a later one in the place of the one before it.
@@ -68,7 +77,11 @@ class Ring {
  private:
   const product::Args& args_;
   T* memory_;
-  int32_t first_k_;
+  // The thread's part of the first stage.
+  int32_t row_;
+  int32_t k_;
+  int32_t place_;
+  const std::byte* from_;
 };
 
 // Bytes of chunks that a warp has on their way or at hand.
