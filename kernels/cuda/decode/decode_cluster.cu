@@ -36,16 +36,19 @@ using Cluster = cooperative_groups::cluster_group;
 // is the CTA's index.
 class ListShare {
  public:
-  __device__ ListShare(const Plan& plan, int32_t list, int32_t rank, int32_t ranks)
+  // `early`: the last stage of the list has what the previous kernel stored, the others have not.
+  __device__ ListShare(const Plan& plan, int32_t list, int32_t rank, int32_t ranks, bool early)
       : unit_(list * ranks + rank) {
     const int32_t first = plan.begin[list];
     const int32_t stages = plan.begin[list + 1] - first;
     begin_ = first + stages * rank / ranks;
     end_ = first + stages * (rank + 1) / ranks;
-    ends_list_ = end_ == plan.begin[list + 1];
+    waits_at_ = early ? plan.begin[list + 1] - 1 : -1;
   }
   __device__ bool empty() const { return begin_ == end_; }
-  __device__ bool ends_list() const { return ends_list_; }
+  __device__ void BeforeCopy(int32_t stage) const {
+    if (stage == waits_at_) WaitForPrevious();
+  }
   __device__ int32_t unit() const { return done_ ? -1 : unit_; }
   __device__ int32_t Begin(int32_t unit) const { return unit == unit_ ? begin_ : end_; }
   __device__ void Advance() { done_ = true; }
@@ -54,7 +57,7 @@ class ListShare {
   int32_t unit_;
   int32_t begin_;
   int32_t end_;
-  bool ends_list_;
+  int32_t waits_at_;
   bool done_ = false;
 };
 
@@ -143,10 +146,13 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     memory.InitRing(args.num_stages);
     memory.plan.Make(args);
     AnnouncePlan();
-    const ListShare share(memory.plan, list, rank, ranks);
-    if (args.early && share.ends_list()) WaitForPrevious();
+    const ListShare share(memory.plan, list, rank, ranks, args.early);
     if (!share.empty()) {
       CopyStages<Element, D, HeadTiles>(args, memory.plan, share, memory.stages, memory.fixed);
+    }
+    if (args.all && blockIdx.x == 0) {
+      WaitForPrevious();
+      CountAll(args, static_cast<int32_t>(threadIdx.x) % 32, 32);
     }
     __syncwarp();
     Cluster::sync();
@@ -154,12 +160,12 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     return;
   }
   AwaitPlan();
+  // What reads the step's rows comes before the wait.
+  const ListShare share(memory.plan, list, rank, ranks, args.early);
+  const Result<D> result(args, list);
   WaitForPrevious();
   if (args.early) AllowNext();
-  if (args.all && blockIdx.x == 0) CountAll(args);
   ClearPadding<D>(args);
-  const ListShare share(memory.plan, list, rank, ranks);
-  const Result<D> result(args, list);
   ComputeShare(args, share, result, memory, joined);
   __syncwarp();
   Cluster::sync();
