@@ -1,5 +1,6 @@
-// A lane's share of a chunk of packed weights (packed_layout.h) in registers: loads, and the exact
-// 16-bit numbers that tensor cores multiply. Products and unpacking share it.
+// A lane's share of a chunk of packed weights (packed_layout.h) in registers: loads from global or
+// shared memory, and the exact 16-bit numbers that tensor cores multiply. Products and unpacking
+// share it.
 //
 // An integer of up to 8 bits, and an e4m3, is exact in float16 and in bfloat16. So tensor cores
 // multiply what is stored, and scales come after a group's sum, in float32.
@@ -68,10 +69,30 @@ struct GroupScales {
   float low[2];
 };
 
+// Where a chunk is.
+struct InGlobal {
+  static __device__ __forceinline__ uint4 Numbers(const std::byte* from) {
+    return LoadWeights(from);
+  }
+  template <typename Scale>
+  static __device__ __forceinline__ Scale Scales(const std::byte* from) {
+    return __ldg(reinterpret_cast<const Scale*>(from));
+  }
+};
+struct InShared {
+  static __device__ __forceinline__ uint4 Numbers(const std::byte* from) {
+    return *reinterpret_cast<const uint4*>(from);
+  }
+  template <typename Scale>
+  static __device__ __forceinline__ Scale Scales(const std::byte* from) {
+    return *reinterpret_cast<const Scale*>(from);
+  }
+};
+
 // One struct per PackedType:
 //
 //   kHasLow  whether groups have minimums
-//   Load     from a chunk, by a whole warp
+//   Load     from a chunk in memory `Memory`, by a whole warp
 //   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
 //   Scales   of a group
 template <PackedType type>
@@ -81,10 +102,11 @@ struct Chunk;
 struct ByteNumbers {
   uint4 of_group[2];
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    of_group[0] = LoadWeights(chunk + lane * 16);
-    of_group[1] = LoadWeights(chunk + 512 + lane * 16);
+    of_group[0] = Memory::Numbers(chunk + lane * 16);
+    of_group[1] = Memory::Numbers(chunk + 512 + lane * 16);
   }
   __device__ __forceinline__ uint2 Words(int group, int half) const {
     const uint4& all = of_group[group];
@@ -98,11 +120,11 @@ struct Chunk<PackedType::kInt8> {
   ByteNumbers numbers;
   uint2 scales;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
-    numbers.Load(chunk);
+    numbers.Load<Memory>(chunk);
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    scales =
-        __ldg(reinterpret_cast<const uint2*>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8));
+    scales = Memory::template Scales<uint2>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8);
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
@@ -122,11 +144,11 @@ struct Chunk<PackedType::kInt4> {
   uint4 numbers;
   uint4 scales;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    numbers = LoadWeights(chunk + lane * 16);
-    scales =
-        __ldg(reinterpret_cast<const uint4*>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16));
+    numbers = Memory::Numbers(chunk + lane * 16);
+    scales = Memory::template Scales<uint4>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16);
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
@@ -151,9 +173,10 @@ struct Chunk<PackedType::kE4M3> {
   ByteNumbers numbers;
   float scale;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
-    numbers.Load(chunk);
-    scale = __ldg(reinterpret_cast<const float*>(chunk + ScalesAt(PackedType::kE4M3)));
+    numbers.Load<Memory>(chunk);
+    scale = Memory::template Scales<float>(chunk + ScalesAt(PackedType::kE4M3));
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
@@ -171,10 +194,13 @@ struct Chunk<PackedType::kSixteen> {
   static constexpr bool kHasLow = false;
   uint4 numbers[2][2];
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) numbers[i / 2][i % 2] = LoadWeights(chunk + i * 512 + lane * 16);
+    for (int i = 0; i < 4; ++i) {
+      numbers[i / 2][i % 2] = Memory::Numbers(chunk + i * 512 + lane * 16);
+    }
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {

@@ -16,11 +16,8 @@ namespace eta::cuda::product {
 inline constexpr int kWidth = 4;
 inline constexpr int kPass = kThreads * kWidth;  // elements that the threads take in one turn
 inline constexpr int kRowsTogether = 2;
-// What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
+// What registers keep of a row, in turns. The rest of a longer row is read twice.
 inline constexpr int kHeld = 2;
-// Pieces that a lane has in flight if a warp has a row.
-inline constexpr int kPieces = 8;
-static_assert(kWarps % kPieces == 0);
 
 // Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
 template <typename T>
@@ -136,49 +133,59 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
 template <typename T>
 __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<T>& memory,
                                              int32_t row) {
+  using Pieces = float[kWarps][kWidth];  // of the threads lane + 32 n, in a turn
   const float* from = NormSource(args, row);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  // Calls visit(n, i, values) for kPieces pieces: those of threads lane + 32 (first + n).
-  const auto for_pieces = [&](int32_t begin, int first, auto&& visit) {
-    float values[kPieces][kWidth];
+  const auto place = [&](int32_t begin, int n) {
+    return begin + (static_cast<int32_t>(threadIdx.x % 32) + 32 * n) * kWidth;
+  };
+  const auto load = [&](int32_t begin, Pieces& pieces) {
 #pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
-      if (i < args.k) LoadElements(from + i, values[n]);
-    }
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
-      if (i < args.k) visit(n, i, values[n]);
+    for (int n = 0; n < kWarps; ++n) {
+      if (place(begin, n) < args.k) LoadElements(from + place(begin, n), pieces[n]);
     }
   };
+  float sums[kWarps] = {};
+  const auto add = [&](int32_t begin, const Pieces& pieces) {
+#pragma unroll
+    for (int n = 0; n < kWarps; ++n) {
+      if (place(begin, n) < args.k) AddSquares(pieces[n], sums[n]);
+    }
+  };
+  Pieces held[kHeld];
+#pragma unroll
+  for (int turn = 0; turn < kHeld; ++turn) load(turn * kPass, held[turn]);
+#pragma unroll
+  for (int turn = 0; turn < kHeld; ++turn) add(turn * kPass, held[turn]);
+  for (int32_t begin = kHeld * kPass; begin < args.k; begin += kPass) {
+    Pieces more;
+    load(begin, more);
+    add(begin, more);
+  }
   float squares = 0.0f;
 #pragma unroll
-  for (int first = 0; first < kWarps; first += kPieces) {
-    float sums[kPieces] = {};
-    for (int32_t begin = 0; begin < args.k; begin += kPass) {
-      for_pieces(begin, first, [&](int n, int32_t, const float(&values)[kWidth]) {
-        AddSquares(values, sums[n]);
-      });
-    }
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) squares += SumOfLanes(sums[n]);
-  }
+  for (int n = 0; n < kWarps; ++n) squares += SumOfLanes(sums[n]);
   const float scale = NormScale(args, squares);
-  for (int32_t begin = 0; begin < args.k; begin += kPass) {
+  const auto store = [&](int32_t begin, Pieces& pieces) {
 #pragma unroll
-    for (int first = 0; first < kWarps; first += kPieces) {
-      for_pieces(begin, first, [&](int, int32_t i, float(&values)[kWidth]) {
-        StoreNormalised(args, memory, row, i, scale, values);
-      });
+    for (int n = 0; n < kWarps; ++n) {
+      const int32_t i = place(begin, n);
+      if (i < args.k) StoreNormalised(args, memory, row, i, scale, pieces[n]);
     }
+  };
+#pragma unroll
+  for (int turn = 0; turn < kHeld; ++turn) store(turn * kPass, held[turn]);
+  for (int32_t begin = kHeld * kPass; begin < args.k; begin += kPass) {
+    Pieces more;
+    load(begin, more);
+    store(begin, more);
   }
 }
 
-// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before.
-template <typename T>
+// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before, and
+// at most kBehind groups of copies after it.
+template <int kBehind, typename T>
 __device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
-  WaitGroups<0>();
+  WaitGroups<kBehind>();
   __syncthreads();
   if (args.rows <= kRowsTogether) {
     NormaliseTogether(args, memory);
