@@ -29,10 +29,11 @@ bool Fits(const RmsNormOp& norm, const MatMulOp& product) {
 }
 
 bool Fits(const SwiGluParams& swiglu, const MatMulOp& product, const RmsNormOp* norm) {
-  return swiglu.gate_up == product.out && swiglu.out.dtype == product.weight.dtype &&
-         2 * swiglu.out.cols == product.out.cols && swiglu.out.rows == product.out.rows &&
-         !product.accumulate && !Overlap(swiglu.out, product.out) &&
-         !Overlap(swiglu.out, product.x) && (norm == nullptr || !Overlap(swiglu.out, norm->x));
+  return swiglu.activation == Activation::kSilu && swiglu.gate_up == product.out &&
+         swiglu.out.dtype == product.weight.dtype && 2 * swiglu.out.cols == product.out.cols &&
+         swiglu.out.rows == product.out.rows && !product.accumulate &&
+         !Overlap(swiglu.out, product.out) && !Overlap(swiglu.out, product.x) &&
+         (norm == nullptr || !Overlap(swiglu.out, norm->x));
 }
 
 // The weights of the next products, if other work comes first. A product that comes at once asks
@@ -103,6 +104,7 @@ std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {
       writes_apart(swiglu->out)) {
     ExpertProduct along = *product;
     along.activated = swiglu->out;
+    along.activation = swiglu->activation;
     if (!ActivatesAlong(along)) return fused;
     fused.product = along;
     ++fused.num_ops;

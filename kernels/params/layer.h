@@ -14,6 +14,13 @@ namespace eta {
 
 class Matrix;
 
+// What the gate of a feed-forward goes through: x sigma(x); or the clamped form of gpt-oss,
+// g sigma(kClampedSlope g) (u + 1), of a gate g at most kClampedLimit and what it meets, u, within
+// that on both sides (eta-semantics.md, "Experts").
+enum class Activation : uint8_t { kSilu, kClamped };
+inline constexpr float kClampedSlope = 1.702f;
+inline constexpr float kClampedLimit = 7.0f;
+
 struct EmbedParams {
   const Matrix* table;  // [V, D]
   TensorView out;       // [R, D], R from the planned batch
@@ -103,10 +110,11 @@ struct ThresholdParams {
   bool operator==(const ThresholdParams&) const = default;
 };
 
-// out = silu(gate) * up
+// out = activation(gate) * up
 struct SwiGluParams {
   TensorView gate_up;  // [R, 2F]: gate in the first F columns, up in the rest
   TensorView out;      // [R, F]
+  Activation activation = Activation::kSilu;
 
   bool operator==(const SwiGluParams&) const = default;
 };

@@ -2,7 +2,8 @@
 // itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
 // [D]; NormHeads does so with every head [d] of q and k. Rope rotates q [HQ * d] and k [HKV * d] by
 // the row's position. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F], or the clamped form
+// of it.
 
 #include <cmath>
 
@@ -101,14 +102,28 @@ void PredictThresholds(const BatchView& batch, const ThresholdParams& params) {
   });
 }
 
+namespace {
+
+// NaN stays NaN.
+double Activate(Activation activation, double gate, double up) {
+  if (activation == Activation::kClamped) {
+    constexpr double kLimit = kClampedLimit;
+    const double g = gate > kLimit ? kLimit : gate;
+    const double u = up > kLimit ? kLimit : (up < -kLimit ? -kLimit : up);
+    return g / (1.0 + std::exp(-double{kClampedSlope} * g)) * (u + 1.0);
+  }
+  return gate / (1.0 + std::exp(-gate)) * up;
+}
+
+}  // namespace
+
 void SwiGlu(const SwiGluParams& params) {
   const int64_t f = params.out.cols;
   for (int64_t r = 0; r < params.out.rows; ++r) {
     const float* gate = params.gate_up.row(r);
     const float* up = gate + f;
     for (int64_t i = 0; i < f; ++i) {
-      const double g = gate[i];
-      params.out.row(r)[i] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[i]);
+      params.out.row(r)[i] = static_cast<float>(Activate(params.activation, gate[i], up[i]));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/dtype.h"
+#include "kernels/params/layer.h"
 
 namespace eta::cuda {
 
@@ -97,6 +98,14 @@ __device__ __forceinline__ void StoreProduct(std::byte* to, bool floats, int64_t
 
 __device__ __forceinline__ float SwiGluOf(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
+}
+
+// NaN stays NaN.
+__device__ __forceinline__ float Activate(Activation activation, float gate, float up) {
+  if (activation != Activation::kClamped) return SwiGluOf(gate, up);
+  const float g = gate > kClampedLimit ? kClampedLimit : gate;
+  const float u = up > kClampedLimit ? kClampedLimit : (up < -kClampedLimit ? -kClampedLimit : up);
+  return g / (1.0f + expf(-kClampedSlope * g)) * (u + 1.0f);
 }
 
 // Calls visit(T{}) with the element type of a floating-point `dtype`.

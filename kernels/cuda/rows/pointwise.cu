@@ -2,7 +2,8 @@
 // itself. Embed copies a row's token vector [D] from the table [V, D]. RmsNorm scales a row [D] to
 // a root mean square of 1 and multiplies it with the weight [D]; NormHeads does so with every head
 // [d] of q and k. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F].
+// (eta-semantics.md, "Model"). SwiGlu computes silu(gate) * up [F] from [2F], or the clamped form
+// of it.
 //
 // A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
 // predictor in another order. Start, end and latency of the kernels bind.
@@ -268,7 +269,8 @@ __global__ void __launch_bounds__(kThreads, 2) ThresholdRows(ThresholdArgs args,
 
 template <typename In, typename Out, int width>
 __global__ void __launch_bounds__(kThreads)
-    SwiGluRows(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols) {
+    SwiGluRows(const In* gate_up, int64_t in_stride, Out* out, int64_t out_stride, int64_t cols,
+               Activation activation) {
   WaitForPrevious();
   AllowNext();
   const int64_t i = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * width;
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kThreads)
   LoadElements(from, gate);
   LoadElements(from + cols, up);
 #pragma unroll
-  for (int j = 0; j < width; ++j) gate[j] = SwiGluOf(gate[j], up[j]);
+  for (int j = 0; j < width; ++j) gate[j] = Activate(activation, gate[j], up[j]);
   StoreElements(gate, out + blockIdx.x * out_stride + i);
 }
 
@@ -362,7 +364,7 @@ void SwiGlu(Context& context, const SwiGluParams& params) {
             .block = kThreads};
         Launch(context.device, "SwiGlu", shape, SwiGluRows<In, Out, width()>,
                reinterpret_cast<const In*>(params.gate_up.data), params.gate_up.stride,
-               reinterpret_cast<Out*>(params.out.data), params.out.stride, cols);
+               reinterpret_cast<Out*>(params.out.data), params.out.stride, cols, params.activation);
       });
     });
   });
