@@ -194,10 +194,14 @@ __device__ __forceinline__ void StoreTotals(const ExpertArgs& args, const Tasks&
                                             const float (&totals)[4]) {
   ForSums<kSwiGlu>(args, task, column, [&](int i, int32_t index, int32_t channel) {
     const int64_t place = task.place() + index;
-    StoreProduct<T>(args, place, channel, totals[i]);
+    const int32_t all = kSwiGlu ? 2 * args.channels : args.channels;
+    const float total = WithBias(args, task.expert(), all, channel, totals[i]);
+    StoreProduct<T>(args, place, channel, total);
     if constexpr (kSwiGlu) {
-      StoreProduct<T>(args, place, channel + args.channels, totals[i + 2]);
-      StoreActivated<T>(args, place, channel, totals[i], totals[i + 2]);
+      const int32_t other = channel + args.channels;
+      const float met = WithBias(args, task.expert(), all, other, totals[i + 2]);
+      StoreProduct<T>(args, place, other, met);
+      StoreActivated<T>(args, place, channel, total, met);
     }
   });
 }

@@ -187,8 +187,10 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
         old[i] = *out;
         sum[i] = 0.0f;
       }
-      StoreProduct<T>(args.product, task.place(), channel, totals[i]);
-      sum[i] = fmaf(weight, totals[i], sum[i]);
+      const float total =
+          WithBias(args.product, task.expert(), args.product.channels, channel, totals[i]);
+      StoreProduct<T>(args.product, task.place(), channel, total);
+      sum[i] = fmaf(weight, total, sum[i]);
       if (task.ends_sum()) *out = old[i] + sum[i];
     });
   };

@@ -2,7 +2,8 @@
 // itself. Embed copies a row's token vector [D] from the table [V, D], times a scale. RmsNorm
 // scales a row [D] to a root mean square of 1 and multiplies it with the weight [D], or adds that
 // to out; NormHeads does so with every head [d] of q and k. PredictThresholds computes q W^T + b
-// [HQ] (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
+// [HQ] (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F], or the
+// clamped form of it.
 //
 // A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
 // predictor in another order. Start, end and latency of the kernels bind.
