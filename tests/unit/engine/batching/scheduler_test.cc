@@ -93,6 +93,53 @@ TEST(Scheduler, ReplayedAnswersKeepToTheDecodeRowsAndAllOfThemMove) {
   EXPECT_GT(rows.at(3), 16) << "a prompt's rows select nothing";
 }
 
+TEST(Scheduler, DraftsTakeTheRowsThatNobodyElseUses) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 100, 2), Decoding(1, 70, 2), Prefilling(2, 1000, 0)};
+  input.running[0].drafts = 7;
+  input.running[1].drafts = 7;
+  input.available_blocks = input.free_blocks = 100;
+  input.max_step_tokens = 66;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 1) << "a prompt takes all";
+  input.max_step_tokens = 2 + 1000 + 10;
+  auto rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 8);
+  EXPECT_EQ(rows.at(1), 4) << "the first one has had the rest";
+  EXPECT_EQ(rows.at(2), 1000);
+  input.max_decode_rows = 7;
+  rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 6);
+  EXPECT_EQ(rows.at(1), 1);
+}
+
+TEST(Scheduler, DraftsTakeBlocksThatAreFreeWhereNobodyLacksAny) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 62, 1)};  // two more tokens in its block
+  input.running[0].drafts = 7;
+  input.available_blocks = 5;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 3) << "the others are cached";
+  input.free_blocks = 1;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_EQ(RowsByIndex(plan).at(0), 8);
+  EXPECT_EQ(plan.work[0].new_blocks, 1);
+  input.waiting = {Arriving(1, 6400)};
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 1) << "somebody waits for blocks";
+}
+
+TEST(Scheduler, DraftsOfWindowsTakeTheirBlocksToo) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 62, 1)};
+  input.running[0].drafts = 7;
+  input.running[0].window_blocks = 1;
+  input.window_groups = 2;
+  input.available_blocks = input.free_blocks = 2;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 3);
+  input.available_blocks = input.free_blocks = 3;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_EQ(RowsByIndex(plan).at(0), 8);
+  EXPECT_EQ(plan.work[0].new_blocks, 3);
+}
+
 TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
   SchedulerInput input = Input();
   input.running = {Prefilling(0, 30'000, 512), Prefilling(5, 90, 0)};
