@@ -1,6 +1,7 @@
 // lint: untrusted-input, fuzz-covered
 // A vocabulary with scores as a SentencePiece model file (ModelProto). Its field numbers are those
 // of sentencepiece_model.proto.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -70,6 +71,13 @@ absl::StatusOr<std::string> MakeSentencePieceModel(GgufMetadata& metadata,
   }
   if (!metadata.status().ok()) return metadata.status();
   vocabulary.add_bos = vocabulary.add_bos.value_or(true);
+
+  // Where tokenizer.json lists it among the special ones, the file calls it a control token.
+  const bool has_unknown =
+      std::ranges::find(vocabulary.types, GgufTokenType::kUnknown) != vocabulary.types.end();
+  if (vocabulary.unk_id && !has_unknown) {
+    vocabulary.types[static_cast<size_t>(*vocabulary.unk_id)] = GgufTokenType::kUnknown;
+  }
 
   std::string model;
   bool has_bytes = false;

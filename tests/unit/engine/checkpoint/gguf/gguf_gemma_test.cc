@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/gguf/gguf_config.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/checkpoint/piece_table.h"
 #include "engine/model/model_config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -101,6 +102,21 @@ TEST_F(GgufGemmaTest, NormsComeWithoutTheirOne) {
   for (const auto& entry : tiny.tensors) EXPECT_TRUE(file->tensors().contains(entry.first));
   const auto config = ParseModelConfig(file->texts().config_json).value();
   EXPECT_TRUE(ValidateTensors(config, file->tensors()).ok());
+}
+
+// Of whatever family: the list of special tokens makes it one.
+TEST_F(GgufGemmaTest, TheUnknownPieceMayBeCalledAControlToken) {
+  const auto with_unknown = [this](int32_t type) {
+    const auto file = Open([type](GgufWriter& writer) {
+      std::vector<int32_t> types = {type, 3, 3};
+      types.resize(259, 6);
+      types.resize(264, 1);
+      writer.Set("tokenizer.ggml.token_type", types);
+    });
+    return ParsePieceTable(*file.value().texts().tokenizer_files.sentencepiece_model).value();
+  };
+  EXPECT_EQ(with_unknown(3).unk_id, 0);
+  EXPECT_EQ(with_unknown(2).unk_id, 0);
 }
 
 // bad input: GGUF | Gemma 3: caps of logits; norms that are not F32; a base for windows in an
