@@ -13,6 +13,7 @@
 #include "tests/testing/engine/fake_format.h"
 #include "tests/testing/engine/scripted_engine.h"
 #include "tests/testing/kernels/deferring_backend.h"
+#include "tests/testing/kernels/faulty_backend.h"
 #include "tests/testing/process/long_run.h"
 
 namespace eta::testing {
@@ -305,6 +306,52 @@ TEST_P(Speculation, ChangesNoTokenNoProbabilityAndNoCount) {
   std::printf("%d requests, %lld of %lld drafts accepted, %d preemptions\n", 4 * rounds,
               static_cast<long long>(drafts.accepted), static_cast<long long>(drafts.drafted),
               preemptions);
+}
+
+// Greedy texts of a random model repeat themselves.
+TEST(SpeculationOfTheText, SavesStepsOfWhoWantsIt) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  if (BatchTolerance() > 0.0) GTEST_SKIP() << "not a backend of exact rows";
+  const auto engine = Start(options);
+  options.speculation = eta::Speculation::kAuto;
+  const auto automatic = Start(options);
+  for (uint32_t seed = 1; seed < 4; ++seed) {
+    Request request = Greedy(Prompt(40, seed), 200);
+    const Recorder::Answer plain = Ask(*engine, request);
+    EXPECT_EQ(plain.finished->drafts, DraftCounts());
+    const Recorder::Answer drafted = Ask(*automatic, request);
+    EXPECT_EQ(drafted.ids, plain.ids);
+    EXPECT_GT(drafted.finished->drafts.accepted, 20);
+    EXPECT_GT(drafted.finished->drafts.steps_saved, 20);
+    request.speculation = eta::Speculation::kOff;
+    EXPECT_EQ(Ask(*automatic, request).finished->drafts, DraftCounts());
+    request.speculation = eta::Speculation::kPrompt;
+    const Recorder::Answer wanted = Ask(*engine, request);
+    EXPECT_EQ(wanted.ids, plain.ids);
+    EXPECT_GT(wanted.finished->drafts.accepted, 20);
+  }
+}
+
+// A step without drafts may have the memory.
+TEST(SpeculationOfTheText, GivesWayToTheDevice) {
+  const TinyModel model;
+  const auto faults = std::make_shared<Faults>();
+  FaultyBackend backend(*MakeBackend({.name = "cpu", .num_threads = 1}), faults);
+  ScriptedEngine engine({.model_dir = model.path(),
+                         .batcher = {.max_running = 2, .max_step_tokens = 48},
+                         .drafts = {.speculation = eta::Speculation::kPrompt, .length = 7}},
+                        backend);
+  Request request = Greedy(Prompt(40, 1), 200);
+  request.id = "r0";
+  engine.Submit(request);
+  for (int step = 0; step < 120; ++step) ASSERT_TRUE(engine.Step().ok());
+  const size_t before = engine.ids(0).size();
+  EXPECT_GT(before, 130u);
+  faults->FailNextFinish(absl::ResourceExhaustedError("scratch"));
+  for (int step = 0; step < 40; ++step) ASSERT_TRUE(engine.Step().ok());
+  EXPECT_TRUE(engine.failure(0).ok()) << engine.failure(0);
+  EXPECT_EQ(engine.ids(0).size(), before + 39) << "one token a step";
 }
 
 // How often greedy answers differ on a GPU, whose sums go by the number of rows.
