@@ -85,16 +85,18 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
   const int32_t filling = append.records != nullptr ? next_filling(first_row) : end;
   BlockRecordWork record = work_on(min(filling, end - 1));
   if (filling < end) record.Prepare<T>();
-  const bool norms = !value && args.k_norm != nullptr;
-  HeadVector factors;
-  if (norms) factors.Load(args.k_norm, d);
   WaitForPrevious();
   AllowNext();
   if (stores) {
+    const bool norms = !value && args.k_norm != nullptr;
     float* k = append.k + own * append.k_stride + kv_head * d;
     HeadVector vector;
     vector.Load(value ? append.v + own * append.v_stride + kv_head * d : k, d);
-    if (norms) vector.Normalise(factors, d, args.eps);
+    if (norms) {
+      HeadVector factors;
+      factors.Load(args.k_norm, d);
+      vector.Normalise(factors, d, args.eps);
+    }
     if (!value && args.angles != nullptr) {
       vector.Rotate(args.angles + static_cast<int64_t>(own) * (d / 2), d);
     }
@@ -116,10 +118,9 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
 }
 
 // Norms and rotates the queries that share a KV head, of rows [first_row, end), in place and into
-// `shared`, [rows][width]. `factors`: of the norm, if there is one.
-__device__ __forceinline__ void TurnQueries(const DecodeArgs& args, const HeadVector& factors,
-                                            int32_t first_row, int32_t end, int32_t kv_head,
-                                            int32_t width, float* shared) {
+// `shared`, [rows][width].
+__device__ __forceinline__ void TurnQueries(const DecodeArgs& args, int32_t first_row, int32_t end,
+                                            int32_t kv_head, int32_t width, float* shared) {
   const int32_t d = args.append.tile.head_dim;
   const int32_t group = width / d;
   const int32_t count = (end - first_row) * group;
@@ -132,6 +133,8 @@ __device__ __forceinline__ void TurnQueries(const DecodeArgs& args, const HeadVe
     HeadVector vectors[kHeldVectors];
     ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) { vectors[n].Load(query(i), d); });
     if (args.q_norm != nullptr) {
+      HeadVector factors;
+      factors.Load(args.q_norm, d);
       ForHeldVectors<kWarps>(first, count,
                              [&](int n, int32_t) { vectors[n].Normalise(factors, d, args.eps); });
     }
@@ -197,13 +200,11 @@ __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& 
     adds = IsPredicted(to, at);
     threshold = adds ? to.bias[own_head] : FixedThreshold(to, step, at, own_head);
   }
-  HeadVector factors;
-  if (args.q_norm != nullptr) factors.Load(args.q_norm, args.append.tile.head_dim);
   if (predicts) Cluster::barrier_arrive();
 
   WaitForPrevious();
   AllowNext();
-  TurnQueries(args, factors, first_row, end, kv_head, width, queries);
+  TurnQueries(args, first_row, end, kv_head, width, queries);
   __syncthreads();
   if (predicts) {
     Cluster::barrier_wait();  // all CTAs of the cluster have started and can receive

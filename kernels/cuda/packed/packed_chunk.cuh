@@ -38,12 +38,21 @@ inline constexpr uint32_t kCounting = std::is_same_v<Element, Half> ? 0x64006400
 template <typename Element>
 inline constexpr uint32_t kOnes = std::is_same_v<Element, Half> ? 0x3C003C00u : 0x3F803F80u;
 
+// (word & kMask) | bits in one instruction, which a mask and bits that are both constants do not
+// become by themselves: an instruction takes one.
+template <uint32_t kMask>
+__device__ __forceinline__ uint32_t MaskOnto(uint32_t word, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(word), "n"(kMask), "r"(bits));
+  return out;
+}
+
 // The int8 in the low bytes of both halves as Elements. With t the low seven bits and s the sign it
 // is t - 128 s, and both numbers below are exact.
 template <typename Element>
 __device__ __forceinline__ uint32_t WidenInt8(uint32_t word) {
-  return SubtractPairs<Element>((word & 0x007F007Fu) | kCounting<Element>,
-                                (word & 0x00800080u) | kCounting<Element>);
+  return SubtractPairs<Element>(MaskOnto<0x007F007Fu>(word, kCounting<Element>),
+                                MaskOnto<0x00800080u>(word, kCounting<Element>));
 }
 
 // The e4m3 in the high bytes of both halves as Elements: exponent and mantissa at their places,
@@ -155,7 +164,7 @@ struct Chunk<PackedType::kInt4> {
     const uint32_t word =
         group == 0 ? (half == 0 ? numbers.x : numbers.y) : (half == 0 ? numbers.z : numbers.w);
     const auto pair = [&](int i) {
-      return SubtractPairs<Element>(((word >> (4 * i)) & 0x000F000Fu) | kCounting<Element>,
+      return SubtractPairs<Element>(MaskOnto<0x000F000Fu>(word >> (4 * i), kCounting<Element>),
                                     kCounting<Element>);
     };
     return {pair(0), pair(1), pair(2), pair(3)};

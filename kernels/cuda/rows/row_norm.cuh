@@ -16,7 +16,7 @@ namespace eta::cuda::product {
 inline constexpr int kWidth = 4;
 inline constexpr int kPass = kThreads * kWidth;  // elements that the threads take in one turn
 inline constexpr int kRowsTogether = 2;
-// What registers keep of a row, in turns. The rest of a longer row is read twice.
+// What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
 inline constexpr int kHeld = 2;
 
 // Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
@@ -133,51 +133,40 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
 template <typename T>
 __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<T>& memory,
                                              int32_t row) {
-  using Pieces = float[kWarps][kWidth];  // of the threads lane + 32 n, in a turn
   const float* from = NormSource(args, row);
-  const auto place = [&](int32_t begin, int n) {
-    return begin + (static_cast<int32_t>(threadIdx.x % 32) + 32 * n) * kWidth;
-  };
-  const auto load = [&](int32_t begin, Pieces& pieces) {
+  // Calls visit(n, i, values) for the pieces of two turns, which are asked for together: those of
+  // threads lane + 32 n.
+  const auto for_pieces = [&](int32_t begin, auto&& visit) {
+    float values[2][kWarps][kWidth];
+    const auto place = [&](int turn, int n) {
+      return begin + turn * kPass + (static_cast<int32_t>(threadIdx.x % 32) + 32 * n) * kWidth;
+    };
 #pragma unroll
-    for (int n = 0; n < kWarps; ++n) {
-      if (place(begin, n) < args.k) LoadElements(from + place(begin, n), pieces[n]);
+    for (int piece = 0; piece < 2 * kWarps; ++piece) {
+      const int32_t i = place(piece / kWarps, piece % kWarps);
+      if (i < args.k) LoadElements(from + i, values[piece / kWarps][piece % kWarps]);
+    }
+#pragma unroll
+    for (int piece = 0; piece < 2 * kWarps; ++piece) {
+      const int32_t i = place(piece / kWarps, piece % kWarps);
+      if (i < args.k) visit(piece % kWarps, i, values[piece / kWarps][piece % kWarps]);
     }
   };
   float sums[kWarps] = {};
-  const auto add = [&](int32_t begin, const Pieces& pieces) {
-#pragma unroll
-    for (int n = 0; n < kWarps; ++n) {
-      if (place(begin, n) < args.k) AddSquares(pieces[n], sums[n]);
-    }
-  };
-  Pieces held[kHeld];
-#pragma unroll
-  for (int turn = 0; turn < kHeld; ++turn) load(turn * kPass, held[turn]);
-#pragma unroll
-  for (int turn = 0; turn < kHeld; ++turn) add(turn * kPass, held[turn]);
-  for (int32_t begin = kHeld * kPass; begin < args.k; begin += kPass) {
-    Pieces more;
-    load(begin, more);
-    add(begin, more);
+#pragma unroll 1
+  for (int32_t begin = 0; begin < args.k; begin += 2 * kPass) {
+    for_pieces(begin,
+               [&](int n, int32_t, const float(&values)[kWidth]) { AddSquares(values, sums[n]); });
   }
   float squares = 0.0f;
 #pragma unroll
   for (int n = 0; n < kWarps; ++n) squares += SumOfLanes(sums[n]);
   const float scale = NormScale(args, squares);
-  const auto store = [&](int32_t begin, Pieces& pieces) {
-#pragma unroll
-    for (int n = 0; n < kWarps; ++n) {
-      const int32_t i = place(begin, n);
-      if (i < args.k) StoreNormalised(args, memory, row, i, scale, pieces[n]);
-    }
-  };
-#pragma unroll
-  for (int turn = 0; turn < kHeld; ++turn) store(turn * kPass, held[turn]);
-  for (int32_t begin = kHeld * kPass; begin < args.k; begin += kPass) {
-    Pieces more;
-    load(begin, more);
-    store(begin, more);
+#pragma unroll 1
+  for (int32_t begin = 0; begin < args.k; begin += 2 * kPass) {
+    for_pieces(begin, [&](int, int32_t i, float(&values)[kWidth]) {
+      StoreNormalised(args, memory, row, i, scale, values);
+    });
   }
 }
 

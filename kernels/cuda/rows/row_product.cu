@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
 
 // The share of L2 that weights asked for ahead may take. What the work in between reads and writes
 // needs room beside them.
-constexpr int64_t kAheadShare = 3;
+constexpr int64_t kAheadShare = 2;
 
 void FillAhead(const Device& device, const RowProduct& product, Args& args) {
   int64_t left = static_cast<int64_t>(device.l2_bytes()) / kAheadShare;
