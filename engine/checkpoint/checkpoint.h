@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/expert_stacks.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/import_record.h"
 #include "engine/checkpoint/quantized/quantized_tensors.h"
@@ -99,6 +100,8 @@ class Checkpoint final : public TensorSource {
   absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name) const;
   // Of the folder's files, as they have it.
   absl::StatusOr<std::vector<std::byte>> ReadFromFile(const std::string& name) const;
+  absl::StatusOr<std::vector<std::byte>> ReadPartFromFile(const std::string& name, uint64_t begin,
+                                                          uint64_t size) const;
 
   std::string config_json_;
   TokenizerFiles tokenizer_files_;
@@ -109,6 +112,7 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, size_t> file_of_;  // tensor of the files -> index into files_
   std::optional<QuantizedTensors> quantized_;
+  ExpertStacks stacks_;
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
   WeightsDigests weights_;

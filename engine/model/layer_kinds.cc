@@ -62,6 +62,13 @@ std::vector<bool> WindowsByRule(ConfigFields& fields, const ModelFamily& family,
                                 const ModelConfig& config) {
   std::vector<bool> slides(static_cast<size_t>(config.num_layers), true);
   int32_t first = 0;
+  if (family.window == WindowRule::kPeriod) {
+    const int32_t period = fields.Int("sliding_window_pattern", 1, 1 << 20, family.window_period);
+    for (size_t i = 0; i < slides.size(); ++i) {
+      slides[i] = (static_cast<int32_t>(i) + 1) % period != 0;
+    }
+    return slides;
+  }
   if (family.window == WindowRule::kConfigured) {
     first = fields.Int("max_window_layers", 0, 1 << 20, family.max_window_layers);
   }
@@ -100,6 +107,12 @@ void ReadWindow(ConfigFields& fields, const ModelFamily& family, ModelConfig& co
       slides = named.value_or(slides);
       break;
     }
+    case WindowRule::kPeriod:
+      slides = named.value_or(slides);
+      if (!used && std::ranges::count(slides, true) > 0) {
+        fields.Unsupported(kField, "null is not supported");
+      }
+      break;
     case WindowRule::kAllIfAsked:
       used = used && fields.Bool("use_sliding_window");
       break;

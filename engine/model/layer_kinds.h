@@ -18,8 +18,8 @@ std::vector<LayerKind> LayersByInterval(int32_t num_layers, int32_t interval);
 std::vector<LayerKind> Canonical(std::vector<LayerKind> layers);
 
 // Sets `config`'s layers and sliding_window, by its num_layers and the fields that `family` has:
-// no_rope_layers, or else no_rope_layer_interval; sliding_window, use_sliding_window, layer_types
-// and max_window_layers. Errors go to `fields`.
+// no_rope_layers, or else no_rope_layer_interval; sliding_window, use_sliding_window, layer_types,
+// max_window_layers and sliding_window_pattern. Errors go to `fields`.
 void ReadLayerKinds(ConfigFields& fields, const ModelFamily& family, ModelConfig& config);
 
 }  // namespace eta

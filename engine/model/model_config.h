@@ -14,6 +14,7 @@
 #include "engine/checkpoint/safetensors_header.h"
 #include "kernels/batch.h"
 #include "kernels/kv_geometry.h"
+#include "kernels/params/layer.h"
 #include "kernels/rope_scaling.h"
 
 namespace eta {
@@ -62,8 +63,10 @@ struct ModelConfig {
   bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
+  bool sinks = false;          // every head has a learned sink (eta-semantics.md, "Learned sinks")
+  Activation activation = Activation::kSilu;  // of feed-forwards
   // [num_layers]; empty: all layers are LayerKind() <- no_rope_layers, no_rope_layer_interval,
-  // layer_types, max_window_layers
+  // layer_types, max_window_layers, sliding_window_pattern
   std::vector<LayerKind> layers;
   bool tie_word_embeddings = false;
   // Experts (eta-semantics.md, "Experts"); a model without such a layer has the defaults here.
@@ -71,6 +74,7 @@ struct ModelConfig {
   int32_t experts_per_token = 0;   // [1, 64], at most num_experts <- num_experts_per_tok
   int32_t expert_ffn_dim = 0;      // [1, 262144] <- moe_intermediate_size
   bool normalise_experts = false;  // the chosen experts' weights add up to 1 <- norm_topk_prob
+  bool expert_biases = false;      // routers and experts add biases
   // [L] which layers have them <- mlp_only_layers, decoder_sparse_step; empty: none
   std::vector<bool> expert_layers;
   bool has_predictor = false;  // model_type "eta"; all others have none
@@ -123,7 +127,7 @@ struct ModelConfig {
 // INVALID_ARGUMENT naming the field and its limit. UNIMPLEMENTED for what would change the result
 // and is not supported: model types that are not in model_family.h, rope scalings but linear,
 // dynamic, llama3 and yarn, biases and experts that the family does not have, activations other
-// than SiLU, quantized weights. Fields of no consequence for inference are ignored.
+// than the family's, quantized weights. Fields of no consequence for inference are ignored.
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json);
 
 // The model as it computes sequences of at most `max_context` tokens: there a layer whose window is

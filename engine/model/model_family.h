@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/params/layer.h"
+
 namespace eta {
 
 // Which projections of attention add a bias.
@@ -15,6 +17,7 @@ enum class BiasRule : uint8_t {
   kNone,        // none; attention_bias: true is refused
   kQkv,         // q, k and v; config.json does not say
   kConfigured,  // q, k, v and o, if attention_bias is true
+  kUnlessOff,   // q, k, v and o, unless attention_bias is false
 };
 
 // Whether some layers see the newest keys alone.
@@ -24,13 +27,16 @@ enum class WindowRule : uint8_t {
   kConfigured,  // if use_sliding_window is true: layer_types, else those from max_window_layers on
   kAllIfAsked,  // all layers, if use_sliding_window is true
   kUnrotated,   // if use_sliding_window is true: layer_types, else those without RoPE
+  kPeriod,      // layer_types, else all but every so many-th: sliding_window_pattern
 };
 
 // What transformers takes where config.json names none of a family with experts.
 struct ExpertDefaults {
   int32_t count = 0;  // 0: the family has no experts
   int32_t per_token = 0;
-  int32_t ffn_dim = 0;
+  int32_t ffn_dim = 0;      // 0: intermediate_size is their width
+  bool normalised = false;  // whatever norm_topk_prob says
+  bool biases = false;      // routers and experts add biases
 };
 
 // A family says what it has beyond the plainest one.
@@ -47,12 +53,17 @@ struct ModelFamily {
   int32_t num_kv_heads = -1;
   int32_t sliding_window = 0;     // 0: none
   int32_t max_window_layers = 0;  // with kConfigured
+  int32_t window_period = 0;      // with kPeriod; the last layer of a period is full
   float rope_theta = 1e4f;
   bool tied = false;  // the head is the embedding
   // Every so many-th layer has no RoPE, unless no_rope_layers or no_rope_layer_interval say
   // otherwise. 0: all layers have it, and neither field is read.
   int32_t unrotated_interval = 0;
   ExpertDefaults experts = {};
+  Activation activation = Activation::kSilu;
+  bool sinks = false;  // every head has a learned sink
+  // transformers scales RoPE of a file that says nothing of it: such a file is refused.
+  bool names_scaling = false;
 };
 
 std::span<const ModelFamily> ModelFamilies();
