@@ -29,6 +29,7 @@ constexpr Part kWhole[] = {
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
 };
+constexpr std::string_view kSinks = "self_attn.sinks";  // without ".weight"
 constexpr Part kMetricParts[] = {{"index_metric", "metric"}, {"index_centre", "centre"}};
 constexpr Part kAddedParts[] = {{"tau", "self_attn.tau_proj", true}};
 constexpr Part kParts[] = {
@@ -39,14 +40,16 @@ constexpr Part kParts[] = {
     {"attn_q_norm", "self_attn.q_norm", false},
     {"attn_k_norm", "self_attn.k_norm", false},
     {"attn_output", "self_attn.o_proj", true},
+    {"attn_sinks", "self_attn.sinks"},
     {"ffn_norm", "post_attention_layernorm", false},
+    {"post_attention_norm", "post_attention_layernorm", false},  // of gpt-oss
     {"ffn_gate", "mlp.gate_proj", true},
     {"ffn_up", "mlp.up_proj", true},
     {"ffn_down", "mlp.down_proj", true},
-    {"ffn_gate_inp", "mlp.gate", false},
-    {"ffn_gate_exps", "mlp.experts.*.gate_proj", false},
-    {"ffn_up_exps", "mlp.experts.*.up_proj", false},
-    {"ffn_down_exps", "mlp.experts.*.down_proj", false},
+    {"ffn_gate_inp", "mlp.gate", true},
+    {"ffn_gate_exps", "mlp.experts.*.gate_proj", true},
+    {"ffn_up_exps", "mlp.experts.*.up_proj", true},
+    {"ffn_down_exps", "mlp.experts.*.down_proj", true},
 };
 
 std::span<const Part> PartsOf(bool added) {
@@ -95,7 +98,8 @@ std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name) {
   for (const Part& part : PartsOf(added)) {
     if (part.gguf != name.substr(0, dot)) continue;
     if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
-    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted,
+    const std::string_view ending = part.hugging_face == kSinks ? std::string_view() : kind;
+    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(ending), part.permuted,
                            /*index_metric=*/false,
                            part.hugging_face.find(kAnyExpert) != std::string_view::npos};
   }
