@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/expert_stacks.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/import_record.h"
 #include "engine/checkpoint/quantized/quantized_tensors.h"
@@ -102,7 +103,10 @@ class Checkpoint final : public TensorSource {
   // Where config.json says that weights are quantised.
   absl::Status PresentQuantized();
   // Of the folder's files, as they have it.
+  absl::StatusOr<Place> PlaceOf(const std::string& name) const;
   absl::StatusOr<std::vector<std::byte>> ReadFromFile(const std::string& name) const;
+  absl::StatusOr<std::vector<std::byte>> ReadPartFromFile(const std::string& name, uint64_t begin,
+                                                          uint64_t size) const;
 
   std::string config_json_;
   TokenizerFiles tokenizer_files_;
@@ -118,6 +122,7 @@ class Checkpoint final : public TensorSource {
   std::map<std::string, Place> places_;  // of tensors of the files, by the text model's names
   size_t left_out_tensors_ = 0;
   std::optional<QuantizedTensors> quantized_;
+  ExpertStacks stacks_;
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
   WeightsDigests weights_;

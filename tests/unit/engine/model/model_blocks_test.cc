@@ -268,7 +268,7 @@ TEST_F(ModelBlocks, WithAScaleThatIsNoNumberAreNamedUnlessTheyAreAllowed) {
 }
 
 // bad input: Weights | MXFP4 with a scale of 255, NaN in e8m0 |
-//   FAILED_PRECONDITION, tensor and block named, unless a flag allows them |
+//   FAILED_PRECONDITION, tensor and block named, unless a flag allows them
 TEST_F(ModelBlocks, OfMxfp4WithANanScaleAreNamed) {
   const auto backend = testing::Open("reference");
   TinyGguf tiny = Tiny();
