@@ -92,6 +92,11 @@ class Checkpoint final : public TensorSource {
  private:
   class FolderReader;
 
+  struct Place {
+    size_t file = 0;   // index into files_
+    std::string name;  // the tensor's in there
+  };
+
   Checkpoint() = default;
   static absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder,
                                                const CheckpointOptions& options);
@@ -115,10 +120,6 @@ class Checkpoint final : public TensorSource {
   std::unique_ptr<const GgufFile> gguf_;              // the only file then
   std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
-  struct Place {
-    size_t file = 0;   // index into files_
-    std::string name;  // the tensor's in there
-  };
   std::map<std::string, Place> places_;  // of tensors of the files, by the text model's names
   size_t left_out_tensors_ = 0;
   std::optional<QuantizedTensors> quantized_;
