@@ -241,6 +241,10 @@ class Backend {
   virtual std::optional<double> last_step_seconds() const { return std::nullopt; }
 
   virtual ExpertOps& experts() = 0;
+  // Whether a decode row is computed to the same bits whatever rows stand beside it in a step,
+  // those of its own sequence among them. Not on CUDA: there the order of sums in products and
+  // attention goes by how many rows a step has (kernels/cuda/NOTES.md).
+  virtual bool exact_rows() const { return false; }
 };
 
 }  // namespace eta

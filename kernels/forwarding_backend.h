@@ -44,6 +44,7 @@ class ForwardingBackend : public Backend {
     return backend_->ReadRecord(geometry, kv, block, kv_head);
   }
   bool defers() const override { return backend_->defers(); }
+  bool exact_rows() const override { return backend_->exact_rows(); }
   void Plan(const BatchView& batch) override { backend_->Plan(batch); }
   void Embed(const EmbedParams& params) override { backend_->Embed(params); }
   void RmsNorm(const RmsNormParams& params) override { backend_->RmsNorm(params); }

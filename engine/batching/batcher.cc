@@ -10,6 +10,9 @@
 namespace eta {
 namespace {
 
+// After one with drafts for which the device had no memory.
+constexpr int32_t kStepsWithoutDrafts = 256;
+
 absl::Status BlocksMiscounted() {
   return MakeError(absl::StatusCode::kInternal,
                    "the KV cache has fewer blocks than were counted for this request",
@@ -155,12 +158,28 @@ void Batcher::Resume() {
 }
 
 StepPlan Batcher::Plan() {
+  Draft();
   StepPlan plan = PlanAhead(0);
   if (pipeline_.prepared() && !pipeline_.IsPrepared(plan, running_)) {
     Settle();
     plan = PlanAhead(0);
   }
   return plan;
+}
+
+void Batcher::Draft() {
+  int32_t decoding = 0;
+  for (const auto& sequence : running_) {
+    decoding += !sequence->paused_since && sequence->prompt_left() == 0 ? 1 : 0;
+  }
+  const double row_cost = row_cost_.value();
+  for (const auto& sequence : running_) {
+    if (steps_without_drafts_ > 0) {
+      sequence->DropDrafts();
+    } else if (!sequence->paused_since) {
+      sequence->Draft(decoding, row_cost);
+    }
+  }
 }
 
 StepPlan Batcher::PlanAhead(int32_t ahead) const {
@@ -192,7 +211,11 @@ absl::StatusOr<double> Batcher::Run(const StepPlan& plan, Clock::time_point now)
   if (!pipeline_.prepared()) Settle();
   if (absl::IsResourceExhausted(finished)) {
     if (preemptions > 0) Report({.preemptions = preemptions});
-    GiveWay();
+    if (pipeline_.report().drafts.drafted > 0) {
+      steps_without_drafts_ = kStepsWithoutDrafts;
+    } else {
+      GiveWay();
+    }
     return 0.0;
   }
   if (!finished.ok()) return finished;
@@ -229,7 +252,8 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
     Sequence*& sequence = sequences[work.index];
     if (sequence == nullptr) continue;
     const int32_t rows_end = sequence->num_computed + std::max(1, work.num_rows);
-    if (sequence->blocks.Grow(pool_, sequence->num_tokens(), rows_end)) continue;
+    const int32_t tokens = std::max(sequence->num_tokens(), rows_end);
+    if (sequence->blocks.Grow(pool_, tokens, rows_end)) continue;
     End(*sequence, BlocksMiscounted());
     std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
     sequence = nullptr;
@@ -299,6 +323,7 @@ void Batcher::PrepareNext() {
 }
 
 void Batcher::Commit(Clock::time_point begin) {
+  if (steps_without_drafts_ > 0) --steps_without_drafts_;
   for (StepPipeline::Ended& ended : pipeline_.Commit()) {
     const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& other) {
       return other.get() == ended.sequence;
@@ -310,6 +335,7 @@ void Batcher::Commit(Clock::time_point begin) {
   StepReport& report = pipeline_.report();
   FillGauges(report);
   report.duration = Clock::now() - begin;
+  if (report.prefill_rows == 0) row_cost_.Measure(report.num_rows, report.duration);
   // A step that is not filled says little of how fast a long prompt goes.
   if (report.prefill_rows * 2 >= options_.max_step_tokens) {
     queue_.MeasurePrefill(report.prefill_rows, report.duration, begin);

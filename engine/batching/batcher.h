@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/blocks/block_pool.h"
+#include "engine/batching/estimates/row_cost.h"
 #include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/request_queue.h"
 #include "engine/batching/scheduler.h"
@@ -52,11 +53,12 @@ class Batcher {
   // Ends what is past its deadline or read too slowly; pauses whose readers are behind, and resumes
   // those whose readers keep up again.
   void Expire(Clock::time_point now);
-  // What the next step would be. A prepared one that is another is forgotten.
+  // What the next step would be, with drafts. A prepared one that is another is forgotten.
   StepPlan Plan();
   // Carries out a plan that was made just now; without rows nothing runs. Returns the seconds that
   // it took; 0: nothing ran, or the device had no memory for the step. Then one sequence of the
-  // step has been failed, and the others go on. Any error means that the device is lost.
+  // step has been failed, and the others go on; of a step with drafts all go on without. Any error
+  // means that the device is lost.
   absl::StatusOr<double> Run(const StepPlan& plan, Clock::time_point now);
   // As of StepPipeline: before anything but Run uses the device or ends a request.
   void Settle() { pipeline_.Settle(); }
@@ -75,6 +77,7 @@ class Batcher {
   std::vector<uint64_t> DrainLeft() { return std::exchange(left_, {}); }
 
  private:
+  void Draft();
   StepPlan PlanAhead(int32_t ahead) const;
   void Resume();
   // Carries out the plan: frees, admits, allocates, and lays out the rows of the step.
@@ -98,7 +101,9 @@ class Batcher {
   std::vector<std::unique_ptr<Sequence>> running_;
   StepPipeline pipeline_;
   std::vector<uint64_t> left_;
-  Clock::time_point expired_at_;  // the last Expire
+  RowCost row_cost_;
+  int32_t steps_without_drafts_ = 0;  // to come
+  Clock::time_point expired_at_;      // the last Expire
 };
 
 }  // namespace eta

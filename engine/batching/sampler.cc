@@ -1,8 +1,10 @@
 #include "engine/batching/sampler.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/base/random.h"
 
 namespace eta {
@@ -26,7 +28,7 @@ Sampler::Sampler(const SamplingOptions& options, const OutputOptions& output, in
   }
 }
 
-SampleRow Sampler::Draw(int32_t logits_row, int32_t index) {
+SampleRow Sampler::Draw(int32_t logits_row, int32_t index, std::span<const int32_t> drafts) {
   SampleRow row;
   row.logits_row = logits_row;
   row.temperature = options_.temperature;
@@ -41,6 +43,13 @@ SampleRow Sampler::Draw(int32_t logits_row, int32_t index) {
   row.bias = index < min_tokens_ ? bias_without_end_ : options_.bias;
   row.num_logprobs = num_logprobs_;
   row.top = top_;
+  if (drafts.empty()) return row;
+  if (ahead_.size() < drafts.size()) ahead_.resize(drafts.size());
+  Ahead& ahead = ahead_[drafts.size() - 1];
+  if (penalised_) CountAhead(drafts, ahead.counts);
+  ahead.top.resize(top_.size());
+  row.counts = ahead.counts;
+  row.top = ahead.top;
   return row;
 }
 
@@ -62,6 +71,40 @@ void Sampler::Count(int32_t token, int32_t prompt, int32_t output) {
   if (inserted) counts_.push_back({token, 0, 0});
   counts_[found->second].prompt += prompt;
   counts_[found->second].output += output;
+}
+
+void Sampler::CountAhead(std::span<const int32_t> drafts, std::vector<TokenCount>& counts) const {
+  counts = counts_;
+  for (const int32_t token : drafts) {
+    const auto found = count_of_.find(token);
+    auto count = counts.begin() +
+                 static_cast<ptrdiff_t>(found != count_of_.end() ? found->second : counts_.size());
+    if (found == count_of_.end()) {
+      count = std::find_if(count, counts.end(), [&](const auto& of) { return of.id == token; });
+      if (count == counts.end()) count = counts.insert(count, {token, 0, 0});
+    }
+    ++count->output;
+  }
+}
+
+absl::Status NonFiniteLogits() {
+  return MakeError(absl::StatusCode::kInternal,
+                   "the model's logits leave no token to draw for this request: they are NaN or "
+                   "infinite",
+                   {.reason = "NONFINITE_LOGITS"});
+}
+
+absl::Status WhyUndrawn(const SampleRow& row, const Request& request) {
+  if (!row.barred) return row.finite ? absl::OkStatus() : NonFiniteLogits();
+  // Mask, bias and penalties leave no token.
+  if (request.format == nullptr) {
+    return InvalidField("sampling.logit_bias", "leaves no token to draw");
+  }
+  if (!request.sampling.bias.empty()) {
+    return InvalidField("sampling.logit_bias",
+                        "leaves no token to draw of those that format allows");
+  }
+  return UnsupportedByModel("format", "the model gives no weight to any token that can come next");
 }
 
 }  // namespace eta

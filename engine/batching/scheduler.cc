@@ -297,6 +297,40 @@ void LimitToWindows(const SchedulerInput& input, std::vector<Candidate>& candida
   }
 }
 
+// Gives the rows and free blocks that nobody else uses to drafts, the first candidates first.
+void AddDrafts(const SchedulerInput& input, int32_t free_blocks, std::vector<Candidate>& candidates,
+               std::vector<int32_t>& rows) {
+  int32_t left = input.max_step_tokens;
+  int32_t decode_left = input.max_decode_rows;
+  for (const Candidate& candidate : candidates) {
+    const int32_t of_candidate = rows[candidate.index];
+    const bool running = static_cast<size_t>(candidate.index) < input.running.size();
+    left -= of_candidate;
+    if (of_candidate == 1 || (running && input.running[candidate.index].replays)) {
+      decode_left -= of_candidate;
+    }
+  }
+  for (Candidate& candidate : candidates) {
+    if (candidate.remaining != 1 || rows[candidate.index] != 1) continue;
+    if (static_cast<size_t>(candidate.index) >= input.running.size()) continue;
+    RunningSequence sequence = input.running[candidate.index];
+    int32_t drafts = std::min({sequence.drafts, left, decode_left});
+    int32_t more = 0;
+    for (; drafts > 0; --drafts) {
+      sequence.num_tokens = sequence.num_computed + 1 + drafts;
+      more = FullLacking(input, sequence) + WindowLacking(input, sequence, 1 + drafts) -
+             candidate.new_blocks;
+      if (more <= std::max(0, free_blocks)) break;
+    }
+    if (drafts <= 0) continue;
+    rows[candidate.index] += drafts;
+    candidate.new_blocks += std::max(0, more);
+    free_blocks -= std::max(0, more);
+    left -= drafts;
+    decode_left -= drafts;
+  }
+}
+
 }  // namespace
 
 Clock::time_point Rank(Clock::time_point arrival, Priority priority) {
@@ -327,8 +361,9 @@ StepPlan PlanStep(const SchedulerInput& input) {
   plan.short_of_blocks = !plan.preempted.empty();
   plan.current_tenant = input.current_tenant;
   for (const TenantRound& tenant : input.tenants) plan.deficits.push_back(tenant.deficit);
+  int32_t lacking = 0;
   if (plan.preempted.empty()) {
-    const int32_t lacking = Admit(input, available, candidates, plan);
+    lacking = Admit(input, available, candidates, plan);
     if (lacking > 0 && plan.admitted.empty()) Yield(input, order, lacking, plan);
   }
   std::vector<int32_t> rows(input.running.size() + plan.admitted.size(), 0);
@@ -349,6 +384,8 @@ StepPlan PlanStep(const SchedulerInput& input) {
   const auto in_slots = static_cast<int32_t>(input.running.size() + plan.admitted.size());
   if (!plan.short_of_blocks) {
     plan.spare_blocks = std::max(0, available - in_slots * Groups(input));
+    const int32_t taken = input.available_blocks - available;
+    if (lacking == 0) AddDrafts(input, input.free_blocks - taken, candidates, rows);
   }
 
   for (const Candidate& candidate : candidates) {

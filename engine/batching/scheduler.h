@@ -5,6 +5,8 @@
 // rows go to the sequence that has waited longest, then the others are served by need, the least
 // first. So a short prompt overtakes a long one, and the long one still moves. Replayed rows select
 // blocks as decoding rows do; beyond max_decode_rows of both they wait for later steps.
+// Drafts of what follows a decoding sequence take what is left: rows that nobody else can use, and
+// blocks that are free, while nobody lacks any.
 // Blocks. A sequence has those of all its tokens for full layers. Of windows it has those of its
 // next row; for more rows at once it takes what is left, and nobody is preempted for them. A
 // sequence that needs a block when none is left preempts the running sequence of the
@@ -62,6 +64,7 @@ struct RunningSequence {
   bool replays = false;             // the tokens to compute are all of its answer
   std::span<const std::vector<int32_t>> more_blocks = {};  // likewise for the others
   int32_t window_blocks = 0;                               // of a window, held or released
+  int32_t drafts = 0;  // rows that it may use behind its newest token's
 };
 
 struct WaitingSequence {
@@ -90,6 +93,7 @@ struct SchedulerInput {
   std::vector<RunningSequence> running;
   std::vector<WaitingSequence> waiting;  // ascending by rank
   int32_t available_blocks = 0;
+  int32_t free_blocks = 0;              // of them, those that cache nothing
   std::span<const int32_t> references;  // by block: how many of the running sequences hold it
   int32_t block_size = 64;
   // Groups of layers, each with its own blocks; see LayerGroups.
@@ -104,8 +108,8 @@ struct SchedulerInput {
 
 struct StepPlan {
   struct Work {
-    int32_t index = 0;  // into running, or running.size() + i for admitted[i]
-    int32_t num_rows = 0;
+    int32_t index = 0;       // into running, or running.size() + i for admitted[i]
+    int32_t num_rows = 0;    // more than the tokens to compute: drafts
     int32_t new_blocks = 0;  // to allocate before the step
   };
   std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated

@@ -8,6 +8,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/batching/scheduler.h"
 #include "engine/request/prepared_request.h"
+#include "engine/request/shadow/guarded_rows.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
@@ -66,6 +67,7 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
       bound_(options_.request.format == nullptr
                  ? nullptr
                  : std::make_shared<BoundAnswer>(options_.request, config, tokenizer)),
+      drafter_(options_.drafts, options_.request, tokens_),
       layers_(options_.request.output.layer_statistics ? static_cast<size_t>(config.num_layers)
                                                        : 0) {
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
@@ -89,6 +91,7 @@ int32_t Sequence::max_shared_blocks(int32_t block_size) const {
 SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   const bool prefill = num_computed < prompt_len_;
   int32_t end = prefill ? prompt_len_ : num_tokens();
+  if (!prefill && num_computed + 1 == end) end += num_drafts();
   // Replayed rows attend as they did.
   if (!prefill && full_from_ && num_computed < *full_from_) end = std::min(end, *full_from_);
   SequenceRows rows;
@@ -101,6 +104,39 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   rows.tempered = tempered_.words();
   blocks.ApplyTo(rows);
   return rows;
+}
+
+void Sequence::Draft(int32_t running, double row_cost) {
+  if (!drafter_.on() || drafter_.Proposed(num_tokens())) return;
+  if (prompt_left() > 0 || num_computed + 1 != num_tokens()) return;
+  const int32_t most = options_.request.stopping.max_tokens - num_output() - 1;
+  drafter_.Propose(tokens_, most, running, row_cost);
+  const auto ends = [&](int32_t id) {
+    return Contains(eos_ids_, id) || Contains(options_.request.stopping.stop_ids, id);
+  };
+  size_t count = 0;
+  // A row that is measured may be the last one that attends so.
+  const auto measured = [&](size_t i) {
+    return guarded() && !full_from_ &&
+           GuardedRows::Measures(num_computed + static_cast<int32_t>(i) - prompt_len_);
+  };
+  while (count < drafts().size() && !ends(drafts()[count]) && !measured(count)) ++count;
+  if (bound_ != nullptr) count = bound_->CountFitting(drafts().first(count));
+  drafter_.Cut(count);
+}
+
+void Sequence::BeginDrafts(int32_t count) {
+  const auto begun = drafts().first(static_cast<size_t>(count));
+  tempered_.CutTo(num_tokens());
+  tempered_.Append(begun);
+  if (bound_ != nullptr) bound_->Expect(begun);
+}
+
+SampleRow Sequence::Draw(int32_t logits_row, int32_t ahead) {
+  SampleRow row =
+      sampler_.Draw(logits_row, num_output() + ahead, drafts().first(static_cast<size_t>(ahead)));
+  if (bound_ != nullptr) row.mask = bound_->mask(static_cast<size_t>(ahead));
+  return row;
 }
 
 SequenceRows Sequence::RowAhead(int32_t row_begin) const {
@@ -175,6 +211,7 @@ absl::StatusOr<bool> Sequence::Accept(const SampleRow& row, Clock::time_point no
   if (!first_token_at_) first_token_at_ = now;
   last_token_at_ = now;
   tokens_.push_back(row.token);
+  tempered_.CutTo(num_tokens() - 1);  // of drafts
   tempered_.Append(std::span(&row.token, 1));
   sampler_.Append(row.token);
 
@@ -183,7 +220,7 @@ absl::StatusOr<bool> Sequence::Accept(const SampleRow& row, Clock::time_point no
   const OutputOptions& output = options_.request.output;
   TextStream::Emission emission = text_.Push(row.token);
   if (output.text) {
-    unsent_.text = std::move(emission.text);
+    unsent_.text += emission.text;
     if (emission.marked) unsent_.marks.push_back({.at = unsent_.text.size(), .id = row.token});
   }
   AddId(row);
@@ -278,6 +315,7 @@ FinishedEvent Sequence::Outcome() const {
     outcome.timing.decode = last_token_at_ - *first_token_at_;
   }
   outcome.attention = attention_;
+  outcome.drafts = drafter_.counts();
   if (attention_.decode_rows > 0) outcome.layers = layers_;
   const auto rows = static_cast<double>(attention_.decode_rows);
   for (LayerDensity& layer : outcome.layers) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/batching/blocks/block_tables.h"
+#include "engine/batching/drafts/drafter.h"
 #include "engine/batching/formats/bound_answer.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
@@ -37,6 +38,7 @@ struct SequenceOptions {
   uint64_t seed = 0;
   Clock::time_point arrival;
   bool share_prefix = true;  // false: no keys are made, nothing is shared
+  DraftOptions drafts;
 };
 
 // It is wide since queue, planner, pipeline and sampling each ask a request for a part of its own.
@@ -83,7 +85,22 @@ class Sequence {
   std::optional<Clock::time_point> congested_since;  // its reader is slow
   std::optional<Clock::time_point> paused_since;     // it has no slot; of those that run
 
+  // Makes drafts behind its newest token, where that is the only one to compute; else there are
+  // none. As of Drafter::Propose.
+  void Draft(int32_t running, double row_cost);
+  void DropDrafts() { drafter_.Cut(0); }
+  // Tokens that may follow the newest one. Nothing but their rows in a step knows of them.
+  std::span<const int32_t> drafts() const { return drafter_.DraftsBehind(num_tokens()); }
+  int32_t num_drafts() const { return static_cast<int32_t>(drafts().size()); }
+  // The first `count` drafts go through the step at hand, and their masks are filled with it.
+  void BeginDrafts(int32_t count);
+  // The step is done. As of Drafter::Observe.
+  void EndDrafts(const DraftCounts& counts) { drafter_.Observe(counts); }
+  void CountRejected(int64_t kv_bytes) { drafter_.CountRejected(kv_bytes); }
+  std::span<const uint64_t> tempered() const { return tempered_.words(); }
+
   // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
+  // Behind the row of the newest token stand those of drafts.
   SequenceRows NextRows(int32_t row_begin, int32_t max_rows) const;
   // The row after the next one, whose token the next one draws.
   SequenceRows RowAhead(int32_t row_begin) const;
@@ -98,7 +115,7 @@ class Sequence {
   const std::shared_ptr<BoundAnswer>& bound() const { return bound_; }
   // Whether a token is drawn after these rows of it, which reach its newest token.
   bool DrawsAfter(const SequenceRows& rows) const {
-    return rows.position + rows.num_rows == num_tokens();
+    return rows.position + rows.num_rows >= num_tokens();
   }
 
   // Whether the token that is drawn next is the last one whatever it is.
@@ -136,12 +153,9 @@ class Sequence {
   // the wrong row of it.
   [[nodiscard]] bool GoFullBelowMinMass();
 
-  // A bound answer has been filled since its last token, and has one that may come.
-  SampleRow Draw(int32_t logits_row) {
-    SampleRow row = sampler_.Draw(logits_row, num_output());
-    if (bound_ != nullptr) row.mask = bound_->mask();
-    return row;
-  }
+  // The draw behind the first `ahead` drafts, as if they had been accepted. A bound answer has been
+  // filled since its last token, and has one that may come.
+  SampleRow Draw(int32_t logits_row, int32_t ahead = 0);
   SampleRow Force(int32_t logits_row, int32_t token, std::span<TokenLogprob> top) const {
     return sampler_.Force(logits_row, token, top);
   }
@@ -186,6 +200,7 @@ class Sequence {
   Sampler sampler_;
   TextStream text_;
   const std::shared_ptr<BoundAnswer> bound_;
+  Drafter drafter_;
   AttentionSums attention_;
   std::vector<LayerDensity> layers_;
   int32_t counted_rows_ = 0;

@@ -21,11 +21,13 @@ void StepBatch::Clear() {
   unknown_ = false;
 }
 
-void StepBatch::Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens) {
+void StepBatch::Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens,
+                    std::span<const int32_t> drafts) {
   rows_.push_back(rows);
-  const auto tokens = sequence_tokens.subspan(static_cast<size_t>(rows.position),
-                                              static_cast<size_t>(rows.num_rows));
+  const auto known = static_cast<size_t>(rows.num_rows) - drafts.size();
+  const auto tokens = sequence_tokens.subspan(static_cast<size_t>(rows.position), known);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
 }
 
 void StepBatch::AddUnknown(const SequenceRows& rows) {

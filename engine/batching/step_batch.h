@@ -33,9 +33,10 @@ class StepBatch {
   int32_t max_decode_rows() const { return model_.max_decode_rows(); }
 
   void Clear();
-  // Appends rows of a sequence whose tokens, from position 0 on, are given. Decode rows come first,
-  // at most max_decode_rows() of them.
-  void Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens);
+  // Appends rows of a sequence whose tokens, from position 0 on, are given, and the drafts of those
+  // behind them. Decode rows come first, at most max_decode_rows() of them.
+  void Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens,
+           std::span<const int32_t> drafts = {});
   // Appends rows whose tokens are not known yet: SetToken comes before Draw.
   void AddUnknown(const SequenceRows& rows);
   void SetToken(int32_t row, int32_t token) { tokens_[static_cast<size_t>(row)] = token; }

@@ -4,31 +4,11 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/base/error.h"
 #include "engine/request/shadow/guarded_rows.h"
 #include "kernels/system/failpoint.h"
 
 namespace eta {
 namespace {
-
-absl::Status NonFinite() {
-  return MakeError(absl::StatusCode::kInternal,
-                   "the model's logits leave no token to draw for this request: they are NaN or "
-                   "infinite",
-                   {.reason = "NONFINITE_LOGITS"});
-}
-
-// Mask, bias and penalties leave no token.
-absl::Status Barred(const Request& request) {
-  if (request.format == nullptr) {
-    return InvalidField("sampling.logit_bias", "leaves no token to draw");
-  }
-  if (!request.sampling.bias.empty()) {
-    return InvalidField("sampling.logit_bias",
-                        "leaves no token to draw of those that format allows");
-  }
-  return UnsupportedByModel("format", "the model gives no weight to any token that can come next");
-}
 
 ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double rate) {
   return {.layers = model.config().full_layers(),
@@ -44,6 +24,8 @@ struct StepPipeline::Member {
   Sequence* sequence;
   SequenceRows rows;
   BlockTables::Lengths lengths = {};  // before the step was prepared, if it is
+  int32_t drafts = 0;                 // of the rows, the last ones
+  int32_t rejected = 0;               // of these, those that count for nothing
 };
 
 // A row whose logits are wanted.
@@ -109,8 +91,13 @@ void StepPipeline::Begin(int32_t preemptions) {
 }
 
 void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
-  next_->members.push_back({&sequence, sequence.NextRows(next_->batch.num_rows(), num_rows)});
-  next_->batch.Add(next_->members.back().rows, sequence.tokens());
+  SequenceRows rows = sequence.NextRows(next_->batch.num_rows(), num_rows);
+  const int32_t drafts = std::max(0, rows.position + rows.num_rows - sequence.num_tokens());
+  sequence.BeginDrafts(drafts);
+  rows.tempered = sequence.tempered();
+  next_->members.push_back({.sequence = &sequence, .rows = rows, .drafts = drafts});
+  next_->report.drafts.drafted += drafts;
+  next_->batch.Add(rows, sequence.tokens(), sequence.drafts().first(static_cast<size_t>(drafts)));
 }
 
 void StepPipeline::AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths) {
@@ -196,7 +183,8 @@ void StepPipeline::ChooseShadow(Step& step) {
   step.shadow_work = {};
   candidates_.clear();
   for (size_t member = 0; member < step.members.size(); ++member) {
-    const auto& [sequence, rows, lengths] = step.members[member];
+    const Sequence* const sequence = step.members[member].sequence;
+    const SequenceRows& rows = step.members[member].rows;
     for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
       const int32_t position = rows.position + i;
       if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
@@ -249,10 +237,13 @@ void StepPipeline::DrawTokens(Step& step) {
       step.draws.push_back({&sequence, true, std::vector<TokenLogprob>(alternatives)});
       step.logits.push_back({rows.row_begin + i, sequence.Force(0, next, step.draws.back().top)});
     }
-    const bool may_draw = sequence.bound() == nullptr || sequence.bound()->may_draw();
-    if (sequence.DrawsAfter(rows) && may_draw) {
+    if (!sequence.DrawsAfter(rows)) continue;
+    const BoundAnswer* const bound = sequence.bound().get();
+    const int32_t first = rows.row_begin + rows.num_rows - 1 - member.drafts;
+    for (int32_t i = 0; i <= member.drafts; ++i) {
+      if (bound != nullptr && !bound->may_draw(static_cast<size_t>(i))) break;
       step.draws.push_back({&sequence, false, {}});
-      step.logits.push_back({rows.row_begin + rows.num_rows - 1, sequence.Draw(0)});
+      step.logits.push_back({first + i, sequence.Draw(0, i)});
     }
   }
   step.batch.Draw(step.logits);
@@ -265,7 +256,7 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
   std::vector<Ended> ended;
   goes_on_.clear();
   size_t draw = 0;
-  for (const Member& member : step.members) {
+  for (Member& member : step.members) {
     std::optional<absl::Status> end = Accept(step, member, draw, now);
     goes_on_.push_back(!end.has_value());
     if (end) ended.push_back({member.sequence, *std::move(end)});
@@ -290,7 +281,9 @@ bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   std::vector<MassEstimate> masses(step.members.size());
   for (const ShadowRow& row : step.shadow.rows()) {
     if (!std::isfinite(row.mass) || !std::isfinite(row.error)) continue;
-    Sequence& sequence = *step.members[row.member].sequence;
+    const Member& member = step.members[row.member];
+    if (row.row >= member.rows.row_begin + member.rows.num_rows - member.rejected) continue;
+    Sequence& sequence = *member.sequence;
     sequence.AddShadow(row.mass, row.error);
     masses[row.member].Add(row.mass);
     if (observer_ == nullptr) continue;
@@ -311,7 +304,7 @@ bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   return changed;
 }
 
-std::optional<absl::Status> StepPipeline::Accept(Step& step, const Member& member, size_t& draw,
+std::optional<absl::Status> StepPipeline::Accept(Step& step, Member& member, size_t& draw,
                                                  Clock::time_point now) {
   Sequence& sequence = *member.sequence;
   const auto is_next = [&](bool of_prompt) {
@@ -327,21 +320,60 @@ std::optional<absl::Status> StepPipeline::Accept(Step& step, const Member& membe
     prompt_logprobs.push_back({sample.token, sample.logprob, {top.begin(), top.end()}});
   }
   if (!finite) prompt_logprobs.clear();
-  sequence.Advance(member.rows.num_rows, std::move(prompt_logprobs));
+  sequence.Advance(member.rows.num_rows - member.drafts, std::move(prompt_logprobs));
   if (finite && member.rows.kind == RowKind::kPrefill) Publish(sequence, member.rows);
+  const size_t first = draw;
+  while (is_next(/*of_prompt=*/false)) ++draw;
+  std::optional<absl::Status> end;
+  if (!finite) {
+    end = NonFiniteLogits();
+  } else if (sequence.DrawsAfter(member.rows)) {
+    end = AcceptDraws(step, member, std::span(step.logits).subspan(first, draw - first), now);
+  }
   // A prepared step begins with the next row: it sees nothing before that row's window either.
   sequence.blocks.ReleaseBehind(pool_, sequence.num_computed);
-  if (!is_next(/*of_prompt=*/false)) {
-    if (!finite) return NonFinite();
-    if (!sequence.DrawsAfter(member.rows)) return std::nullopt;
-    const absl::Status undrawn = sequence.bound()->Undrawn();
-    if (undrawn.ok()) sequence.FinishComplete();
-    return undrawn;
+  return end;
+}
+
+std::optional<absl::Status> StepPipeline::AcceptDraws(Step& step, Member& member,
+                                                      std::span<const RowLogits> draws,
+                                                      Clock::time_point now) {
+  Sequence& sequence = *member.sequence;
+  const auto rows = static_cast<size_t>(member.drafts) + 1;
+  const auto begun = sequence.drafts().first(rows - 1);
+  const std::vector<int32_t> drafts(begun.begin(), begun.end());
+  DraftCounts counts{.drafted = member.drafts};
+  std::optional<absl::Status> end;
+  for (size_t i = 0; i < rows; ++i) {
+    if (i > 0) {
+      sequence.Advance(1, {});
+      ++counts.steps_saved;
+    }
+    if (i == draws.size()) {  // the format has nothing to draw there
+      end = sequence.bound()->Undrawn(i);
+      if (end->ok()) sequence.FinishComplete();
+      break;
+    }
+    const SampleRow& sample = draws[i].sample;
+    end = AcceptDraw(step, sequence, sample, now);
+    const bool holds = i < drafts.size() && sample.token == drafts[i];
+    if (holds && (!end || end->ok())) ++counts.accepted;
+    if (end || !holds) break;
   }
-  const SampleRow& sample = step.logits[draw++].sample;
-  if (finite && sample.barred) return Barred(sequence.request());
-  finite = finite && sample.finite && !ETA_FAILPOINT(kEngineSample);
-  if (!finite) return NonFinite();
+  if (member.drafts == 0) return end;
+  member.rejected = member.drafts - static_cast<int32_t>(counts.steps_saved);
+  sequence.EndDrafts(counts);
+  sequence.blocks.ShrinkTo(pool_, sequence.num_computed);
+  step.report.drafts.Add({.accepted = counts.accepted, .steps_saved = counts.steps_saved});
+  return end;
+}
+
+std::optional<absl::Status> StepPipeline::AcceptDraw(Step& step, Sequence& sequence,
+                                                     const SampleRow& sample,
+                                                     Clock::time_point now) {
+  const absl::Status undrawn = WhyUndrawn(sample, sequence.request());
+  if (!undrawn.ok()) return undrawn;
+  if (ETA_FAILPOINT(kEngineSample)) return NonFiniteLogits();
   const TokenReport report = {.request = &sequence.request(),
                               .attention = &sequence.attention(),
                               .first = sequence.num_output() == 0,
@@ -415,15 +447,24 @@ void StepPipeline::CountReads(Step& step) {
   for (const Member& member : step.members) {
     if (member.rows.kind != RowKind::kDecode) continue;
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-      if (!member.sequence->Counts(member.rows.position + i)) continue;
+      const bool rejected = i >= member.rows.num_rows - member.rejected;
+      if (!rejected && !member.sequence->Counts(member.rows.position + i)) continue;
       const int32_t kv_len = member.rows.position + i + 1;
       Sequence& sequence = *member.sequence;
+      const std::span<LayerDensity> layers =
+          rejected ? std::span<LayerDensity>() : sequence.layers();
       const AttentionSums sums =
           sequence.FallsBack(member.rows.position + i)
               ? CountFallbackRow(step.batch.config(), step.batch.geometry(), kv_len)
-              : step.batch.Count(member.rows, i, sequence.layers());
+              : step.batch.Count(member.rows, i, layers);
+      const int64_t kv_bytes = sums.kv_bytes_read + sums.fallback_kv_bytes_read;
+      work.kv_bytes += kv_bytes;
+      if (rejected) {
+        sequence.CountRejected(kv_bytes);
+        step.report.drafts.kv_bytes_rejected += kv_bytes;
+        continue;
+      }
       sequence.CountRow(sums);
-      work.kv_bytes += sums.kv_bytes_read + sums.fallback_kv_bytes_read;
       if (observer_ == nullptr) continue;
       step.decode_rows.push_back({.request = &sequence.request(),
                                   .attention = &sequence.attention(),

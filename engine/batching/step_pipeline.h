@@ -18,6 +18,12 @@
 // Not thread-safe: the step thread's. Invariants. A prepared step has members, each with one row,
 // and none of them has ended. A step is completed before the next one is launched after it, or
 // before anything but Run uses the device or ends a request (Settle).
+//
+// Drafts. A sequence may have rows behind its newest token, of drafts of what follows. Each row
+// draws what it would draw alone, so while the drawn tokens are the drafts, the rows behind them
+// are those of the answer. From the first that differs on, rows count for nothing: the sequence has
+// computed less, and the blocks that only they used go back. What they wrote into the others lies
+// behind all that later rows read, until it is written anew.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +60,7 @@ class StepPipeline {
   // Begins to lay out the next step, with so many preemptions in its report. REQUIRES: none is
   // prepared.
   void Begin(int32_t preemptions = 0);
-  // At most `num_rows` rows of a sequence, at least 1.
+  // At most `num_rows` rows of a sequence, at least 1. Behind the newest token they are of drafts.
   void Add(Sequence& sequence, int32_t num_rows);
   // The row after the one that the current step computes. `lengths`: of the sequence's tables
   // before they grew for it.
@@ -114,8 +120,13 @@ class StepPipeline {
   void DrawTokens(Step& step);
   // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
   // next member. Nothing: it goes on; else how it ends.
-  std::optional<absl::Status> Accept(Step& step, const Member& member, size_t& draw,
+  std::optional<absl::Status> Accept(Step& step, Member& member, size_t& draw,
                                      Clock::time_point now);
+  // The same of its draws behind the row of its newest token and behind those of its drafts.
+  std::optional<absl::Status> AcceptDraws(Step& step, Member& member,
+                                          std::span<const RowLogits> draws, Clock::time_point now);
+  std::optional<absl::Status> AcceptDraw(Step& step, Sequence& sequence, const SampleRow& sample,
+                                         Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
   void CountPrefill(Step& step);
   void CountReads(Step& step);

@@ -15,6 +15,7 @@ StepPlan StepPlanner::Plan(Sequences running, Sequences waiting, int32_t slots_t
                            Clock::time_point now) const {
   SchedulerInput input;
   input.available_blocks = pool_.num_available();
+  input.free_blocks = pool_.num_free();
   input.references = pool_.references();
   input.block_size = geometry_.block_size;
   input.full_groups = groups_.num_full();
@@ -63,7 +64,8 @@ RunningSequence StepPlanner::Describe(const Sequence& sequence, int32_t ahead,
           .yields = paused && now - *sequence.paused_since >= kPatience,
           .replays = sequence.prompt_left() == 0,
           .more_blocks = sequence.blocks.tables().subspan(1),
-          .window_blocks = sequence.blocks.lengths().window};
+          .window_blocks = sequence.blocks.lengths().window,
+          .drafts = paused || ahead > 0 ? 0 : sequence.num_drafts()};
 }
 
 WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {

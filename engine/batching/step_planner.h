@@ -32,7 +32,7 @@ class StepPlanner {
 
   // What the scheduler says for these sequences, of which the waiting ones ascend by rank: for the
   // next step, or for the one after every sequence that is not paused has drawn `ahead` more
-  // tokens. The plan's indices are those of `running` and of `waiting`.
+  // tokens, which has no drafts. The plan's indices are those of `running` and of `waiting`.
   StepPlan Plan(Sequences running, Sequences waiting, int32_t slots_taken, int32_t ahead,
                 Clock::time_point now) const;
 

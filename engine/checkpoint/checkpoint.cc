@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -389,6 +390,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   RETURN_IF_ERROR(reader.ReadTexts());
   RETURN_IF_ERROR(reader.ReadTensors());
   RETURN_IF_ERROR(checkpoint.PresentTextModel());
+  ASSIGN_OR_RETURN(checkpoint.stacks_, ExpertStacks::Present(checkpoint.tensors_));
   RETURN_IF_ERROR(checkpoint.PresentQuantized());
   RETURN_IF_ERROR(reader.ReadIndexMetric());
   RETURN_IF_ERROR(reader.SetWeightsDigests());
@@ -444,7 +446,9 @@ absl::Status Checkpoint::PresentQuantized() {
   const auto found = tree.root().find("quantization_config");
   if (found == tree.root().end() || found->is_null()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto quantization, ParseQuantization(*found));
-  ASSIGN_OR_RETURN(quantized_, QuantizedTensors::Present(quantization, tensors_));
+  if (quantization.form != Quantization::Form::kMxfp4) {
+    ASSIGN_OR_RETURN(quantized_, QuantizedTensors::Present(quantization, tensors_));
+  }
   // From here on the tensors are numbers, so that who writes them writes a model that fits.
   Json without = tree.root();
   without.erase("quantization_config");
@@ -453,22 +457,40 @@ absl::Status Checkpoint::PresentQuantized() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::byte>> Checkpoint::ReadFromFile(const std::string& name) const {
+absl::StatusOr<Checkpoint::Place> Checkpoint::PlaceOf(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end()) {
     return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
   }
-  return files_[found->second.file].Read(found->second.name);
+  return found->second;
+}
+
+absl::StatusOr<std::vector<std::byte>> Checkpoint::ReadFromFile(const std::string& name) const {
+  ASSIGN_OR_RETURN(const Place place, PlaceOf(name));
+  return files_[place.file].Read(place.name);
+}
+
+absl::StatusOr<std::vector<std::byte>> Checkpoint::ReadPartFromFile(const std::string& name,
+                                                                    uint64_t begin,
+                                                                    uint64_t size) const {
+  ASSIGN_OR_RETURN(const Place place, PlaceOf(name));
+  return files_[place.file].ReadPart(place.name, begin, size);
 }
 
 absl::StatusOr<std::vector<std::byte>> Checkpoint::Read(const std::string& name) const {
   if (gguf_) return gguf_->Read(name);
+  if (stacks_.Has(name)) {
+    return stacks_.ReadNumbers(name, std::bind_front(&Checkpoint::ReadPartFromFile, this));
+  }
   if (!quantized_ || !quantized_->Has(name)) return ReadFromFile(name);
   return quantized_->ReadFloats(name,
                                 [this](const std::string& file) { return ReadFromFile(file); });
 }
 
 absl::StatusOr<StoredTensor> Checkpoint::ReadStored(const std::string& name) const {
+  if (stacks_.Has(name)) {
+    return stacks_.ReadStored(name, std::bind_front(&Checkpoint::ReadPartFromFile, this));
+  }
   if (quantized_ && quantized_->Has(name)) {
     return quantized_->ReadStored(name,
                                   [this](const std::string& file) { return ReadFromFile(file); });

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/expert_stacks.h"
 #include "engine/checkpoint/gguf/gguf_file.h"
 #include "engine/checkpoint/import_record.h"
 #include "engine/checkpoint/quantized/quantized_tensors.h"
@@ -91,6 +92,11 @@ class Checkpoint final : public TensorSource {
  private:
   class FolderReader;
 
+  struct Place {
+    size_t file = 0;   // index into files_
+    std::string name;  // the tensor's in there
+  };
+
   Checkpoint() = default;
   static absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder,
                                                const CheckpointOptions& options);
@@ -102,7 +108,10 @@ class Checkpoint final : public TensorSource {
   // Where config.json says that weights are quantised.
   absl::Status PresentQuantized();
   // Of the folder's files, as they have it.
+  absl::StatusOr<Place> PlaceOf(const std::string& name) const;
   absl::StatusOr<std::vector<std::byte>> ReadFromFile(const std::string& name) const;
+  absl::StatusOr<std::vector<std::byte>> ReadPartFromFile(const std::string& name, uint64_t begin,
+                                                          uint64_t size) const;
 
   std::string config_json_;
   TokenizerFiles tokenizer_files_;
@@ -111,13 +120,10 @@ class Checkpoint final : public TensorSource {
   std::unique_ptr<const GgufFile> gguf_;              // the only file then
   std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
-  struct Place {
-    size_t file = 0;   // index into files_
-    std::string name;  // the tensor's in there
-  };
   std::map<std::string, Place> places_;  // of tensors of the files, by the text model's names
   size_t left_out_tensors_ = 0;
   std::optional<QuantizedTensors> quantized_;
+  ExpertStacks stacks_;
   std::map<std::string, std::string> sha256_;
   std::string files_fingerprint_;
   WeightsDigests weights_;

@@ -64,6 +64,23 @@ absl::StatusOr<std::vector<std::byte>> SafetensorsFile::Read(const std::string& 
   return data;
 }
 
+absl::StatusOr<std::vector<std::byte>> SafetensorsFile::ReadPart(const std::string& name,
+                                                                 uint64_t begin,
+                                                                 uint64_t size) const {
+  const auto it = header_.tensors.find(name);
+  if (it == header_.tensors.end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
+  }
+  const uint64_t bytes = it->second.bytes();
+  if (begin > bytes || size > bytes - begin) {
+    return absl::OutOfRangeError(
+        absl::StrCat("tensor ", Quoted(name), " has only ", bytes, " bytes"));
+  }
+  std::vector<std::byte> data(size);
+  RETURN_IF_ERROR(file_.ReadAt(header_.data_begin + it->second.begin + begin, data));
+  return data;
+}
+
 std::optional<int64_t> FirstNonFinite(std::span<const std::byte> data, DType dtype) {
   switch (dtype) {
     case DType::kFloat64:

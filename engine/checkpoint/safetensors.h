@@ -31,6 +31,9 @@ class SafetensorsFile final : public TensorReader {
   // Data of one tensor, row-major, little-endian. NOT_FOUND for an unknown name; DATA_LOSS if the
   // file has changed since Open.
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
+  // The `size` bytes of it from `begin` on. OUT_OF_RANGE for bytes that it does not have.
+  absl::StatusOr<std::vector<std::byte>> ReadPart(const std::string& name, uint64_t begin,
+                                                  uint64_t size) const;
 
  private:
   SafetensorsFile(InputFile file, SafetensorsHeader header)

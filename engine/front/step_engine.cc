@@ -287,6 +287,7 @@ absl::StatusOr<uint64_t> StepEngine::Submit(PreparedRequest prepared,
     sequence.attention.begin = full ? Begin::kFull : Begin::kAsAsked;
   }
   sequence.share_prefix = options_.prefix_cache;
+  sequence.drafts = {.speculation = options_.speculation, .exact = backend_->exact_rows()};
   sequence.request = std::move(prepared.request);
   sequence.sink = std::move(sink);
   // Hashing a long prompt's blocks happens here, on the caller's thread.

@@ -9,6 +9,7 @@
 #include "engine/checkpoint/tensor_source.h"
 #include "engine/model/selection_lists.h"
 #include "engine/model/weights/index_metric.h"
+#include "engine/model/weights/layer_experts.h"
 #include "engine/model/weights/weight_loader.h"
 #include "kernels/checks.h"
 #include "kernels/params/calibration.h"
@@ -28,14 +29,13 @@ struct Model::Layer {
   std::unique_ptr<Buffer> threshold_bias;       // [HQ]
   std::unique_ptr<Matrix> out_projection;       // [D, HQ d]
   std::unique_ptr<Buffer> out_bias;             // [D]; null: none
+  std::unique_ptr<Buffer> sinks;                // [HQ]; null: heads have none
   std::unique_ptr<Buffer> attention_post_norm;  // [D]; null: what it gives is added as it is
   std::unique_ptr<Buffer> ffn_norm;             // [D]
   std::unique_ptr<Buffer> ffn_post_norm;        // [D]; likewise
   std::unique_ptr<Matrix> gate_up;              // [2F, D]; null: the layer has experts
   std::unique_ptr<Matrix> down;                 // [D, F]; likewise
-  std::unique_ptr<Matrix> router;               // [E, D]; null: the layer has no experts
-  std::unique_ptr<ExpertStack> expert_gate_up;  // E of [2F', D], F' an expert's width; likewise
-  std::unique_ptr<ExpertStack> expert_down;     // E of [D, F']; likewise
+  LayerExperts experts;                         // without a router: the layer has none
   std::unique_ptr<Buffer> index_metric;         // [HKV, d, d]; null: the identity
   std::unique_ptr<Buffer> index_centre;         // [HKV, d]; null: zero
 };
@@ -129,6 +129,7 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
     }
     load.Matrix({attention + "o_proj.weight"}, layer.out_projection);
     if (config_.out_bias) load.Floats({attention + "o_proj.bias"}, layer.out_bias);
+    if (config_.sinks) load.Floats({attention + "sinks"}, layer.sinks);
     if (config_.post_norms) {
       norm(prefix + "post_attention_layernorm.weight", layer.attention_post_norm);
       norm(prefix + "pre_feedforward_layernorm.weight", layer.ffn_norm);
@@ -136,22 +137,12 @@ absl::Status Model::LoadWeights(const TensorSource& source, bool allow_nonfinite
     } else {
       norm(prefix + "post_attention_layernorm.weight", layer.ffn_norm);
     }
-    const auto feed_forward = [&load](const std::string& named, auto& gate_up, auto& down) {
-      load.Matrix({named + "gate_proj.weight", named + "up_proj.weight"}, gate_up);
-      load.Matrix({named + "down_proj.weight"}, down);
-    };
-    if (!config_.HasExperts(i)) {
-      feed_forward(mlp, layer.gate_up, layer.down);
+    if (config_.HasExperts(i)) {
+      LoadExperts(config_, mlp, load, layer.experts);
       continue;
     }
-    load.StoredMatrix(mlp + "gate.weight", layer.router);
-    std::vector<std::unique_ptr<Matrix>> gate_up(static_cast<size_t>(config_.num_experts));
-    std::vector<std::unique_ptr<Matrix>> down(gate_up.size());
-    for (size_t e = 0; e < down.size(); ++e) {
-      feed_forward(absl::StrCat(mlp, "experts.", e, "."), gate_up[e], down[e]);
-    }
-    load.Stack(std::move(gate_up), layer.expert_gate_up);
-    load.Stack(std::move(down), layer.expert_down);
+    load.Matrix({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, layer.gate_up);
+    load.Matrix({mlp + "down_proj.weight"}, layer.down);
   }
   return load.status();
 }
@@ -256,11 +247,7 @@ size_t Model::row_bytes() const {
 
 size_t Model::expert_bytes() const {
   size_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    for (const auto* stack : {&layer.expert_gate_up, &layer.expert_down}) {
-      if (*stack) bytes += (*stack)->bytes();
-    }
-  }
+  for (const Layer& layer : layers_) bytes += layer.experts.expert_bytes();
   return bytes;
 }
 
@@ -268,14 +255,14 @@ size_t Model::shared_bytes() const {
   size_t bytes = embedding_->bytes() + (head_ ? head_->bytes() : 0) + final_norm_->size();
   for (const Layer& layer : layers_) {
     bytes += layer.attention_norm->size() + layer.qkv->bytes() + layer.out_projection->bytes() +
-             layer.ffn_norm->size();
-    for (const auto* matrix : {&layer.gate_up, &layer.down, &layer.router}) {
+             layer.ffn_norm->size() + layer.experts.router_bytes();
+    for (const auto* matrix : {&layer.gate_up, &layer.down}) {
       if (*matrix) bytes += (*matrix)->bytes();
     }
     for (const auto* buffer :
          {&layer.qkv_bias, &layer.query_norm, &layer.key_norm, &layer.threshold_weight,
-          &layer.threshold_bias, &layer.out_bias, &layer.attention_post_norm, &layer.ffn_post_norm,
-          &layer.index_metric, &layer.index_centre}) {
+          &layer.threshold_bias, &layer.out_bias, &layer.sinks, &layer.attention_post_norm,
+          &layer.ffn_post_norm, &layer.index_metric, &layer.index_centre}) {
       if (*buffer) bytes += (*buffer)->size();
     }
   }
@@ -308,7 +295,7 @@ absl::Status Model::Forward(const BatchView& batch, const KvCache& cache,
     AddProduct(ws.attended.Rows(0, rows), *layer.out_projection, layer.attention_post_norm.get());
     if (layer.out_bias) backend_.AddBias({residual, layer.out_bias->as<float>()});
     backend_.RmsNorm({residual, layer.ffn_norm->as<float>(), config_.norm_eps, {}, normed});
-    if (layer.router) {
+    if (layer.experts.router) {
       Experts(i, rows, outputs);
     } else {
       FeedForward(layer, rows);
@@ -359,10 +346,11 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
                               : ws.tokens_attended.data(),
       outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data(),
       outputs.values_read ? outputs.values_read + step * c.num_kv_heads : ws.values_read.data()};
+  const float* const sinks = layer.sinks ? layer.sinks->as<float>() : nullptr;
   backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
-                         softmax_scale_, ws.selection, counts});
+                         softmax_scale_, ws.selection, counts, sinks});
   backend_.SelectPrefillBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
-                                softmax_scale_, ws.prefill_selection, counts});
+                                softmax_scale_, ws.prefill_selection, counts, sinks});
   const AttentionParams attention = {q,
                                      thresholds,
                                      c.num_query_heads,
@@ -374,7 +362,9 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
                                      ws.selection,
                                      ws.attended.Rows(0, rows),
                                      counts.values_read,
-                                     ws.prefill_selection};
+                                     ws.prefill_selection,
+                                     /*window=*/0,
+                                     sinks};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
 
@@ -407,6 +397,7 @@ void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeome
                            const BatchView& batch, const KvLayerView& kv,
                            const ForwardOutputs& outputs) {
   const ModelConfig& c = config_;
+  const std::unique_ptr<Buffer>& sinks = layers_[layer_idx].sinks;
   const AttentionParams attention = {.q = q,
                                      .thresholds = {},
                                      .num_query_heads = c.num_query_heads,
@@ -417,7 +408,8 @@ void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeome
                                      .beta = c.beta,
                                      .selection = {},
                                      .out = workspace_->attended.Rows(0, q.rows),
-                                     .window = c.layer(layer_idx).window};
+                                     .window = c.layer(layer_idx).window,
+                                     .sinks = sinks ? sinks->as<float>() : nullptr};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
   const auto zero = [&](auto* out, int32_t heads) {
@@ -450,7 +442,7 @@ void Model::AddProduct(const TensorView& x, const Matrix& weight, const Buffer* 
 
 void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs) {
   Workspace& ws = *workspace_;
-  const Layer& layer = layers_[layer_idx];
+  const LayerExperts& experts = layers_[layer_idx].experts;
   ExpertOps& ops = backend_.experts();
   const int64_t places = rows * config_.experts_per_token;
   const TensorView normed = ws.normed.Rows(0, rows);
@@ -461,11 +453,17 @@ void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outpu
   int32_t* const rows_of_experts =
       outputs.expert_rows ? outputs.expert_rows + int64_t{layer_idx} * config_.num_experts
                           : nullptr;
-  backend_.MatMul({normed, layer.router.get(), logits, false});
+  const auto floats = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer ? buffer->as<float>() : nullptr;
+  };
+  backend_.MatMul({normed, experts.router.get(), logits, false});
+  if (experts.router_bias) backend_.AddBias({logits, experts.router_bias->as<float>()});
   ops.RouteRows({logits, config_.normalise_experts, ws.choice, rows_of_experts});
-  ops.MultiplyExperts({normed, true, ws.choice, layer.expert_gate_up.get(), gate_up});
-  backend_.SwiGlu({gate_up, activated});
-  ops.MultiplyExperts({activated, false, ws.choice, layer.expert_down.get(), out});
+  ops.MultiplyExperts(
+      {normed, true, ws.choice, experts.gate_up.get(), gate_up, floats(experts.gate_up_bias)});
+  backend_.SwiGlu({gate_up, activated, config_.activation});
+  ops.MultiplyExperts(
+      {activated, false, ws.choice, experts.down.get(), out, floats(experts.down_bias)});
   ops.AddExperts({out, ws.choice, ws.residual.Rows(0, rows)});
 }
 

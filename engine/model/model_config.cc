@@ -29,7 +29,7 @@ constexpr int32_t kMaxFfnDim = 262144;
 constexpr int32_t kMaxGroupSize = 32;  // heads of a group stand in a 32-bit mask
 
 void CheckActivation(ConfigFields& fields, Activation activation) {
-  const bool silu = activation == Activation::kSilu;
+  const bool silu = activation != Activation::kGelu;
   const char* const field = silu ? "hidden_act" : "hidden_activation";
   const std::string supported = silu ? "silu" : "gelu_pytorch_tanh";
   const std::string named = fields.String(field, supported.c_str());
@@ -61,11 +61,11 @@ std::optional<int32_t> Absent(int32_t value) {
 }
 
 void ReadBiases(ConfigFields& fields, BiasRule rule, ModelConfig& config) {
-  const bool configured = fields.Bool("attention_bias");
+  const bool configured = fields.Bool("attention_bias", rule == BiasRule::kUnlessOff);
   if (rule == BiasRule::kNone && configured) {
     fields.Unsupported("attention_bias", "true is not supported");
   }
-  config.out_bias = rule == BiasRule::kConfigured && configured;
+  config.out_bias = configured && (rule == BiasRule::kConfigured || rule == BiasRule::kUnlessOff);
   config.qkv_bias = config.out_bias || rule == BiasRule::kQkv;
 }
 
@@ -137,8 +137,10 @@ void ReadExperts(ConfigFields& fields, const ModelFamily& family, ModelConfig& c
   const int32_t count = ReadNumExperts(fields, absent.count);
   const int32_t per_token =
       fields.Int("num_experts_per_tok", 1, ModelConfig::kMaxExpertsPerToken, absent.per_token);
-  const int32_t ffn_dim = fields.Int("moe_intermediate_size", 1, kMaxFfnDim, absent.ffn_dim);
-  const bool normalise = fields.Bool("norm_topk_prob");
+  const int32_t ffn_dim = absent.ffn_dim == 0
+                              ? config.ffn_dim
+                              : fields.Int("moe_intermediate_size", 1, kMaxFfnDim, absent.ffn_dim);
+  const bool normalise = absent.normalised || fields.Bool("norm_topk_prob");
   std::vector<bool> layers = ReadExpertLayers(fields, config.num_layers);
   if (per_token > count) {
     fields.Invalid("num_experts_per_tok", absl::StrCat("must be at most num_experts, ", count));
@@ -153,6 +155,7 @@ void ReadExperts(ConfigFields& fields, const ModelFamily& family, ModelConfig& c
   config.experts_per_token = per_token;
   config.expert_ffn_dim = ffn_dim;
   config.normalise_experts = normalise;
+  config.expert_biases = absent.biases;
   config.expert_layers = std::move(layers);
 }
 
@@ -204,6 +207,18 @@ void ReadGate(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
   }
   config.gate = gate == "silu" ? Gate::kSilu : Gate::kNone;
   config.beta = fields.Float("eta_beta", 1e-3, 1000.0);
+}
+
+// The clamped activation is called "silu" too, and its limit has a field.
+void ReadActivation(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
+  config.activation = family.activation;
+  if (family.activation != Activation::kClamped) return;
+  const std::pair<const char*, float> fixed[] = {{"swiglu_limit", kClampedLimit},
+                                                 {"swiglu_alpha", kClampedSlope}};
+  for (const auto& [field, value] : fixed) {
+    if (fields.Float(field, 0.0, 1e6, value) == value) continue;
+    fields.Unsupported(field, absl::StrCat("other than ", value, " is not supported"));
+  }
 }
 
 // The family that `family` was adapted from, with a predictor: eta_family, where it is named.
@@ -297,6 +312,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   ReadHeads(fields, family, config);
   ReadBiases(fields, family.biases, config);
   config.head_norms = family.head_norms;
+  config.sinks = family.sinks;
+  ReadActivation(fields, family, config);
   ReadLayerKinds(fields, family, config);
   ReadExperts(fields, family, config);
   const double eps = family.shape.norm_eps;
@@ -336,6 +353,7 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
       expected[layer + "self_attn.q_norm.weight"] = {config.head_dim};
       expected[layer + "self_attn.k_norm.weight"] = {config.head_dim};
     }
+    if (config.sinks) expected[layer + "self_attn.sinks"] = {config.num_query_heads};
     if (config.has_predictor) {
       expected[layer + "self_attn.tau_proj.weight"] = {config.num_query_heads, config.query_dim()};
       expected[layer + "self_attn.tau_proj.bias"] = {config.num_query_heads};
@@ -345,18 +363,24 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
       expected[layer + "pre_feedforward_layernorm.weight"] = {dim};
       expected[layer + "post_feedforward_layernorm.weight"] = {dim};
     }
-    const auto feed_forward = [&](const std::string& prefix, int64_t width) {
+    const auto feed_forward = [&](const std::string& prefix, int64_t width, bool biases) {
       expected[prefix + "gate_proj.weight"] = {width, dim};
       expected[prefix + "up_proj.weight"] = {width, dim};
       expected[prefix + "down_proj.weight"] = {dim, width};
+      if (!biases) return;
+      expected[prefix + "gate_proj.bias"] = {width};
+      expected[prefix + "up_proj.bias"] = {width};
+      expected[prefix + "down_proj.bias"] = {dim};
     };
     if (config.HasExperts(i)) {
       expected[layer + "mlp.gate.weight"] = {config.num_experts, dim};
+      if (config.expert_biases) expected[layer + "mlp.gate.bias"] = {config.num_experts};
       for (int32_t e = 0; e < config.num_experts; ++e) {
-        feed_forward(absl::StrCat(layer, "mlp.experts.", e, "."), config.expert_ffn_dim);
+        feed_forward(absl::StrCat(layer, "mlp.experts.", e, "."), config.expert_ffn_dim,
+                     config.expert_biases);
       }
     } else {
-      feed_forward(layer + "mlp.", config.ffn_dim);
+      feed_forward(layer + "mlp.", config.ffn_dim, /*biases=*/false);
     }
   }
   return expected;

@@ -65,6 +65,7 @@ struct ModelConfig {
   bool qkv_bias = false;       // q_proj, k_proj and v_proj add a bias
   bool out_bias = false;       // o_proj does
   bool head_norms = false;     // every head of q and k is normed before RoPE
+  bool sinks = false;          // every head has a learned sink (eta-semantics.md, "Learned sinks")
   bool post_norms = false;     // attention and feed-forward are normed before they are added, too
   bool unit_norms = false;     // the weights of norms are stored less 1
   Activation activation = Activation::kSilu;  // of the feed-forward's gate <- hidden_act
@@ -81,6 +82,7 @@ struct ModelConfig {
   int32_t experts_per_token = 0;   // [1, 64], at most num_experts <- num_experts_per_tok
   int32_t expert_ffn_dim = 0;      // [1, 262144] <- moe_intermediate_size
   bool normalise_experts = false;  // the chosen experts' weights add up to 1 <- norm_topk_prob
+  bool expert_biases = false;      // routers and experts add biases
   // [L] which layers have them <- mlp_only_layers, decoder_sparse_step; empty: none
   std::vector<bool> expert_layers;
   bool has_predictor = false;  // model_type "eta"; all others have none

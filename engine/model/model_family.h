@@ -17,6 +17,7 @@ enum class BiasRule : uint8_t {
   kNone,        // none; attention_bias: true is refused
   kQkv,         // q, k and v; config.json does not say
   kConfigured,  // q, k, v and o, if attention_bias is true
+  kUnlessOff,   // q, k, v and o, unless attention_bias is false
 };
 
 // Whether some layers see the newest keys alone.
@@ -33,7 +34,9 @@ enum class WindowRule : uint8_t {
 struct ExpertDefaults {
   int32_t count = 0;  // 0: the family has no experts
   int32_t per_token = 0;
-  int32_t ffn_dim = 0;
+  int32_t ffn_dim = 0;      // 0: intermediate_size is their width
+  bool normalised = false;  // whatever norm_topk_prob says
+  bool biases = false;      // routers and experts add biases
 };
 
 // What transformers takes where config.json leaves the shape to it; 0: the file must say.
@@ -58,6 +61,7 @@ struct ModelFamily {
   int32_t num_kv_heads = -1;
   int32_t sliding_window = 0;     // 0: none
   int32_t max_window_layers = 0;  // with kConfigured
+  int32_t window_period = 0;      // with kPeriod; the last layer of a period is full
   float rope_theta = 1e4f;
   bool tied = false;  // the head is the embedding
   // Every so many-th layer has no RoPE, unless no_rope_layers or no_rope_layer_interval say
@@ -66,12 +70,14 @@ struct ModelFamily {
   ExpertDefaults experts = {};
   ShapeDefaults shape = {};
   Activation activation = Activation::kSilu;
+  bool sinks = false;  // every head has a learned sink
+  // transformers scales RoPE of a file that says nothing of it: such a file is refused.
+  bool names_scaling = false;
   // Attention and feed-forward are normed before they are added, too.
   bool post_norms = false;
   bool unit_norms = false;        // weights of norms are stored less 1
   bool scales_embedding = false;  // by the root of hidden_size
   double query_scalar = 0.0;      // query_pre_attn_scalar; 0: not read, head_dim
-  int32_t window_period = 0;      // with kPeriod; the last layer of a period is full
   float local_rope_theta = 0.0f;  // of layers with a window, unscaled; 0: as the other layers
   // max_position_embeddings is the length that a linear scaling stretches to, not from.
   bool scaled_positions = false;
@@ -82,7 +88,7 @@ std::span<const ModelFamily> ModelFamilies();
 // Null for an unknown type.
 const ModelFamily* FindModelFamily(std::string_view model_type);
 
-// "eta, llama, ... and smollm3"
+// "eta, llama, ... and gemma3_text"
 std::string KnownModelTypes();
 
 }  // namespace eta

@@ -70,6 +70,8 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.qkv_bias) whole("qkv_bias", 1);
   if (config.out_bias) whole("out_bias", 1);
   if (config.head_norms) whole("head_norms", 1);
+  if (config.sinks) whole("sinks", 1);
+  if (config.activation != Activation::kSilu) whole("activation", config.activation);
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (!config.layer(i).rotates) whole("unrotated_layer", i);
     if (!config.IsFull(i)) whole("window_layer", i);
@@ -88,6 +90,7 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
     whole("experts_per_token", config.experts_per_token);
     whole("expert_ffn_dim", config.expert_ffn_dim);
     whole("normalise_experts", config.normalise_experts);
+    if (config.expert_biases) whole("expert_biases", 1);
     for (const bool has : config.expert_layers) whole("expert_layer", has);
   }
   ModelConfig usual = config;

@@ -67,6 +67,7 @@ struct StepReport {
   int32_t masks = 0;                       // of bound answers that drew in the step
   std::chrono::nanoseconds mask_time{0};   // to fill them, of all threads together
   std::chrono::nanoseconds mask_delay{0};  // of it, how long the step waited
+  DraftCounts drafts;                      // that the step verified
 
   std::span<const TokenReport> tokens;
   std::span<const DecodeRowReport> decode;

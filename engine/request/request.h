@@ -19,6 +19,7 @@
 #include "engine/chat/chat.h"
 #include "engine/request/attention_settings.h"
 #include "engine/request/attention_sums.h"
+#include "engine/request/draft_counts.h"
 #include "engine/request/threshold_profile.h"
 #include "kernels/batch.h"
 #include "kernels/params/sampling.h"
@@ -106,6 +107,12 @@ struct ResolvedAttention {
   }
 };
 
+// Where drafts of the answer come from, which steps then verify: they change when tokens come,
+// never which. kAuto: from where it makes the answer faster, if from anywhere, and never where the
+// device does not compute verified rows to the bit as it computes single ones. kPrompt: from the
+// text of prompt and answer. kSelf: from the model itself with sparser reads.
+enum class Speculation : uint8_t { kAuto, kOff, kPrompt, kSelf };
+
 enum class Priority : uint8_t { kLow, kNormal, kHigh };
 
 // What a request's tenant may have of the engine. Requests of one tenant name the same weight and
@@ -139,6 +146,7 @@ struct Request {
   std::shared_ptr<const CompiledFormat> format;  // what the answer must be; null: free text
   // The prompt ends inside of reasoning, with which the answer goes on: Engine::Prepare sets it.
   bool in_reasoning = false;
+  std::optional<Speculation> speculation;    // absent: as EngineOptions says
   Priority priority = Priority::kNormal;     // among requests of one tenant
   std::optional<Clock::time_point> arrival;  // of its call; absent: it comes when it is prepared
   // Absent, that is max(): limits.default_deadline after the arrival.
@@ -200,6 +208,7 @@ struct FinishedEvent {
   int32_t preemptions = 0;
   Timing timing;
   AttentionSums attention;
+  DraftCounts drafts;
   std::vector<LayerDensity> layers;  // [L], means over its decode rows, if asked for
   // Gone full for want of mass or by wish (min_mass, begin): the index, from 0, of the first token
   // of the answer that was drawn with full attention.

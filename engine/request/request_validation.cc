@@ -219,6 +219,13 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
   if (config.gate == Gate::kNone) check.Set(RefuseGated("attention.", settings));
 }
 
+absl::Status NoSelfDrafts() {
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   "speculation: this server makes no drafts by sparser reads (self); ask for "
+                   "prompt, which drafts from the text, or for auto",
+                   {.reason = "UNSUPPORTED_BY_SERVER", .field = "speculation"});
+}
+
 }  // namespace
 
 bool IsPrintable(std::string_view text) {
@@ -247,6 +254,7 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
   CheckAttention(request.attention, model, check);
+  if (request.speculation == Speculation::kSelf) check.Set(NoSelfDrafts());
   return check.Release();
 }
 

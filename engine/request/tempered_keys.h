@@ -34,6 +34,17 @@ class TemperedKeys {
     }
   }
 
+  // Takes back what was appended beyond `num_tokens`.
+  void CutTo(int64_t num_tokens) {
+    if (num_tokens >= num_tokens_) return;
+    num_tokens_ = num_tokens;
+    const auto word = static_cast<size_t>(num_tokens / kWordBits);
+    if (word >= words_.size()) return;
+    words_.resize(word + 1);
+    words_.back() &= (uint64_t{1} << (num_tokens % kWordBits)) - 1;
+    while (!words_.empty() && words_.back() == 0) words_.pop_back();
+  }
+
   // Up to the last word that has a bit.
   std::span<const uint64_t> words() const { return words_; }
 

@@ -48,6 +48,7 @@ class CpuBackend final : public Backend, public ExpertOps {
         context_{workers_, batch_, amx && WhyNoAmx().empty()} {}
 
   std::string_view name() const override { return "cpu"; }
+  bool exact_rows() const override { return true; }
   std::string description() const override {
     return absl::StrCat("cpu, ", TargetName(AttainableTargets().front()),
                         context_.amx ? " and AMX, " : ", ", workers_.num_threads(), " threads");

@@ -17,13 +17,18 @@ namespace {
 constexpr int64_t kRowsOfTask = 4;
 constexpr int64_t kColumns = 512;  // that are summed at a time
 
+// Calls task(i) for i in [0, rows).
 template <class Task>
-void ForEachRow(const Context& context, const Task& task) {
-  const int64_t rows = context.batch.num_rows();
+void ForEach(const Context& context, int64_t rows, const Task& task) {
   context.workers.Run((rows + kRowsOfTask - 1) / kRowsOfTask, [&](int64_t index, int) {
     const int64_t end = std::min(rows, (index + 1) * kRowsOfTask);
     for (int64_t row = index * kRowsOfTask; row < end; ++row) task(row);
   });
+}
+
+template <class Task>
+void ForEachRow(const Context& context, const Task& task) {
+  ForEach(context, context.batch.num_rows(), task);
 }
 
 // Writes the row's experts and their weights by rank.
@@ -62,6 +67,19 @@ void GivePlaces(const ExpertChoice& choice, int32_t num_chosen, int32_t* rows_of
   }
 }
 
+// Adds its expert's bias to each place.
+void AddBiases(const Context& context, const MultiplyExpertsParams& params) {
+  const int32_t* ends = params.choice.place_end;
+  const int32_t* all = ends + params.choice.num_experts;
+  const int64_t channels = params.out.cols;
+  ForEach(context, all[-1], [&](int64_t place) {
+    const int64_t expert = std::upper_bound(ends, all, static_cast<int32_t>(place)) - ends;
+    const float* bias = params.bias + expert * channels;
+    float* out = params.out.row(place);
+    for (int64_t i = 0; i < channels; ++i) out[i] += bias[i];
+  });
+}
+
 }  // namespace
 
 void RouteRows(const Context& context, const RouteRowsParams& params) {
@@ -94,6 +112,7 @@ void MultiplyExperts(const Context& context, const MultiplyExpertsParams& params
   }
   if (!packed.empty()) PackedMatMul(context, packed, /*accumulate=*/false);
   if (!panels.empty()) MultiplyPanels(context, panels, /*accumulate=*/false);
+  if (params.bias != nullptr) AddBiases(context, params);
 }
 
 void AddExperts(const Context& context, const AddExpertsParams& params) {

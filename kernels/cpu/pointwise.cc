@@ -2,7 +2,8 @@
 // itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
 // [D], or adds that to out; NormHeads does so with every head [d] of q and k. Rope rotates q
 // [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
+// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F], or the clamped
+// form of it.
 //
 // A row's sums run in one fixed order, so its bits do not depend on the batch. Each row is read
 // once; the predictor also reads its whole weight [HQ, HQ * d], once for each row that it predicts.
@@ -285,18 +286,29 @@ void PredictThresholdsOnTarget(const Context& context, const ThresholdParams& pa
   });
 }
 
+// NaN stays NaN.
+HWY_INLINE Floats Activate(Activation activation, Floats gate, Floats up) {
+  const Float d;
+  if (activation == Activation::kSilu) return hn::Mul(Silu(d, gate), up);
+  if (activation == Activation::kGelu) return hn::Mul(Gelu(d, gate), up);
+  const Floats limit = hn::Set(d, kClampedLimit);
+  const Floats lowest = hn::Set(d, -kClampedLimit);
+  gate = hn::IfThenElse(hn::Gt(gate, limit), limit, gate);
+  up = hn::IfThenElse(hn::Gt(up, limit), limit, hn::IfThenElse(hn::Lt(up, lowest), lowest, up));
+  const Floats exponent = hn::Mul(gate, hn::Set(d, -kClampedSlope * kLog2E));
+  return hn::Mul(Gated(d, gate, exponent), hn::Add(up, hn::Set(d, 1.0f)));
+}
+
 void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
   const int64_t cols = params.out.cols;
-  const bool gelu = params.activation == Activation::kGelu;
   const auto row = [&](const float* gate, float* out) HWY_ATTR {
     const Float d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     const float* up = gate + cols;
-    const auto activate = [&](Floats g) HWY_ATTR { return gelu ? Gelu(d, g) : Silu(d, g); };
     int64_t i = 0;
     for (; i + lanes <= cols; i += lanes) {
       const Floats g = hn::LoadU(d, gate + i);
-      hn::StoreU(hn::Mul(activate(g), hn::LoadU(d, up + i)), d, out + i);
+      hn::StoreU(Activate(params.activation, g, hn::LoadU(d, up + i)), d, out + i);
     }
     if (i < cols) {  // the remaining elements in a padded vector: the same arithmetic
       HWY_ALIGN float rest[3][hn::MaxLanes(d)] = {};
@@ -304,7 +316,7 @@ void SwiGluOnTarget(const Context& context, const SwiGluParams& params) {
       std::memcpy(rest[0], gate + i, bytes);
       std::memcpy(rest[1], up + i, bytes);
       const Floats g = hn::Load(d, rest[0]);
-      hn::Store(hn::Mul(activate(g), hn::Load(d, rest[1])), d, rest[2]);
+      hn::Store(Activate(params.activation, g, hn::Load(d, rest[1])), d, rest[2]);
       std::memcpy(out + i, rest[2], bytes);
     }
   };

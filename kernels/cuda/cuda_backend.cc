@@ -331,7 +331,12 @@ class CudaBackend final : public Backend, public ExpertOps {
   }
   void MultiplyExperts(const MultiplyExpertsParams& params) override {
     const auto& stack = static_cast<const DeviceExpertStack&>(*params.weights);
-    Add(ExpertProduct{params.x, params.by_rows, params.choice, stack.weights(), params.out});
+    Add(ExpertProduct{.x = params.x,
+                      .by_rows = params.by_rows,
+                      .choice = params.choice,
+                      .weights = stack.weights(),
+                      .out = params.out,
+                      .bias = params.bias});
   }
   void AddExperts(const AddExpertsParams& params) override { Add(params); }
 

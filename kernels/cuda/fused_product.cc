@@ -104,6 +104,7 @@ std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {
       writes_apart(swiglu->out)) {
     ExpertProduct along = *product;
     along.activated = swiglu->out;
+    along.activation = swiglu->activation;
     if (!ActivatesAlong(along)) return fused;
     fused.product = along;
     ++fused.num_ops;

@@ -34,10 +34,13 @@ class Launcher {
   // launched.
   size_t LaunchFront(std::span<const Op> ops) {
     if (const size_t launched = LaunchExperts(ops); launched > 0) return launched;
-    const auto* rope = OpAt<RopeParams>(ops, 0);
-    const size_t stores = rope == nullptr ? 0 : 1;                // a layer may have no RoPE
-    const auto* thresholds = OpAt<ThresholdOp>(ops, stores + 1);  // nor thresholds
-    if (LaunchTogether(rope, OpAt<AppendKvParams>(ops, stores), thresholds)) {
+    // A layer may have neither norms of heads nor RoPE nor thresholds.
+    const auto* norms = OpAt<NormHeadsParams>(ops, 0);
+    size_t stores = norms == nullptr ? 0 : 1;
+    const auto* rope = OpAt<RopeParams>(ops, stores);
+    stores += rope == nullptr ? 0 : 1;
+    const auto* thresholds = OpAt<ThresholdOp>(ops, stores + 1);
+    if (LaunchTogether(norms, rope, OpAt<AppendKvParams>(ops, stores), thresholds)) {
       return stores + 1 + (thresholds != nullptr ? 1 : 0);
     }
     if (const size_t launched = LaunchProduct(ops); launched > 0) return launched;
@@ -130,15 +133,15 @@ class Launcher {
     return i < ops.size() ? std::get_if<T>(&ops[i]) : nullptr;
   }
 
-  // Launches the ops as one kernel. Null `rope`: q and k do not turn. Null `thresholds`: nobody
-  // asks for any. Returns false, and launches nothing, if there is nothing to append or no kernel
-  // does them together.
-  bool LaunchTogether(const RopeParams* rope, const AppendKvParams* append,
-                      const ThresholdOp* thresholds) {
+  // Launches the ops as one kernel. Null `norms`: heads are not normed. Null `rope`: q and k do not
+  // turn. Null `thresholds`: nobody asks for any. Returns false, and launches nothing, if there is
+  // nothing to append or no kernel does them together.
+  bool LaunchTogether(const NormHeadsParams* norms, const RopeParams* rope,
+                      const AppendKvParams* append, const ThresholdOp* thresholds) {
     if (!single_rows_ || append == nullptr) return false;
     Context& context = thresholds != nullptr ? ForThresholds(*thresholds) : For(append->k);
     TakeTable(append->kv.table);
-    return AppendDecodeRows(context, rope, *append,
+    return AppendDecodeRows(context, norms, rope, *append,
                             thresholds != nullptr ? &thresholds->params : nullptr);
   }
 

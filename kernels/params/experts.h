@@ -56,14 +56,15 @@ struct RouteRowsParams {
   bool operator==(const RouteRowsParams&) const = default;
 };
 
-// out = x * weight^T, each place by its expert's weight. Weights of experts without places are not
-// read. Each output element sums over K in one fixed order.
+// out = x * weight^T + bias, each place by its expert's. Weights of experts without places are not
+// read. Each output element sums over K in one fixed order; its bias comes last.
 struct MultiplyExpertsParams {
   TensorView x;  // [R k, K], or [rows, K] if `by_rows`: a place takes its row
   bool by_rows;
   ExpertChoice choice;
-  const ExpertStack* weights;  // of [N, K]
-  TensorView out;              // [R k, N]
+  const ExpertStack* weights;   // of [N, K]
+  TensorView out;               // [R k, N]
+  const float* bias = nullptr;  // [E, N]; null: none
 };
 
 // out += what a row's experts gave, weighed, summed from the first rank to the last.

@@ -14,9 +14,13 @@ namespace eta {
 
 class Matrix;
 
-// What the gate of a feed-forward goes through: x sigma(x), or GELU in the form with tanh,
-// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-enum class Activation : uint8_t { kSilu, kGelu };
+// What the gate of a feed-forward goes through: x sigma(x); GELU in the form with tanh,
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); or the clamped form of gpt-oss,
+// g sigma(kClampedSlope g) (u + 1), of a gate g at most kClampedLimit and what it meets, u, within
+// that on both sides (eta-semantics.md, "Experts").
+enum class Activation : uint8_t { kSilu, kGelu, kClamped };
+inline constexpr float kClampedSlope = 1.702f;
+inline constexpr float kClampedLimit = 7.0f;
 
 struct EmbedParams {
   const Matrix* table;  // [V, D]

@@ -53,6 +53,7 @@ void RouteRows(const BatchView& batch, const RouteRowsParams& params) {
 }
 
 void MultiplyExperts(const MultiplyExpertsParams& params) {
+  const int64_t channels = params.out.cols;
   int32_t place = 0;
   for (int32_t e = 0; e < params.choice.num_experts; ++e) {
     for (; place < params.choice.place_end[e]; ++place) {
@@ -61,6 +62,9 @@ void MultiplyExperts(const MultiplyExpertsParams& params) {
               .weight = params.weights->matrices()[static_cast<size_t>(e)].get(),
               .out = params.out.Rows(place, 1),
               .accumulate = false});
+      if (params.bias == nullptr) continue;
+      float* out = params.out.row(place);
+      for (int64_t i = 0; i < channels; ++i) out[i] += params.bias[e * channels + i];
     }
   }
 }

@@ -2,7 +2,8 @@
 // itself. RmsNorm scales a row [D] to a root mean square of 1 and multiplies it with the weight
 // [D], or adds that to out; NormHeads does so with every head [d] of q and k. Rope rotates q
 // [HQ * d] and k [HKV * d] by the row's position. PredictThresholds computes q W^T + b [HQ]
-// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
+// (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F], or the clamped
+// form of it.
 
 #include <cmath>
 
@@ -109,12 +110,18 @@ void PredictThresholds(const BatchView& batch, const ThresholdParams& params) {
 
 namespace {
 
-// 0.5 (1 + tanh(u)) is sigma(2u).
-double Activate(Activation activation, double x) {
+// NaN stays NaN. 0.5 (1 + tanh(u)) is sigma(2u).
+double Activate(Activation activation, double gate, double up) {
+  if (activation == Activation::kClamped) {
+    constexpr double kLimit = kClampedLimit;
+    const double g = gate > kLimit ? kLimit : gate;
+    const double u = up > kLimit ? kLimit : (up < -kLimit ? -kLimit : up);
+    return g / (1.0 + std::exp(-double{kClampedSlope} * g)) * (u + 1.0);
+  }
   constexpr double kTwoRootsOfTwoOverPi = 1.5957691216057308;
-  const double u =
-      activation == Activation::kSilu ? x : kTwoRootsOfTwoOverPi * (x + 0.044715 * x * x * x);
-  return x / (1.0 + std::exp(-u));
+  const double slope =
+      activation == Activation::kSilu ? 1.0 : kTwoRootsOfTwoOverPi * (1.0 + 0.044715 * gate * gate);
+  return gate / (1.0 + std::exp(-slope * gate)) * up;
 }
 
 }  // namespace
@@ -125,7 +132,7 @@ void SwiGlu(const SwiGluParams& params) {
     const float* gate = params.gate_up.row(r);
     const float* up = gate + f;
     for (int64_t i = 0; i < f; ++i) {
-      params.out.row(r)[i] = static_cast<float>(Activate(params.activation, gate[i]) * up[i]);
+      params.out.row(r)[i] = static_cast<float>(Activate(params.activation, gate[i], up[i]));
     }
   }
 }

@@ -37,6 +37,7 @@ class HostBuffer final : public Buffer {
 class ReferenceBackend final : public Backend, public ExpertOps {
  public:
   std::string_view name() const override { return "reference"; }
+  bool exact_rows() const override { return true; }
   std::string description() const override { return "plain loops in double precision, 1 thread"; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t bytes) override {

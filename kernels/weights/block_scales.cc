@@ -30,6 +30,8 @@ Halves HalvesOf(GgmlType type) {
       return {2, {0, 2}};
     case GgmlType::kQ6_K:
       return {1, {208}};
+    case GgmlType::kMXFP4:
+      return {};
   }
   return {};
 }
@@ -41,10 +43,19 @@ bool IsFinite(const std::byte* half) {
   return (bits & 0x7C00) != 0x7C00;
 }
 
+// Of blocks that begin with a scale of e8m0.
+std::optional<int64_t> FirstNanScale(const GgmlLayout& layout, std::span<const std::byte> blocks) {
+  for (size_t begin = 0; begin < blocks.size(); begin += layout.block_bytes) {
+    if (blocks[begin] == std::byte{0xFF}) return static_cast<int64_t>(begin / layout.block_bytes);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<int64_t> FirstNonFiniteBlock(const GgmlLayout& layout,
                                            std::span<const std::byte> blocks) {
+  if (layout.type == GgmlType::kMXFP4) return FirstNanScale(layout, blocks);
   const Halves halves = HalvesOf(layout.type);
   if (halves.count == 0) return std::nullopt;
   for (size_t begin = 0; begin < blocks.size(); begin += layout.block_bytes) {

@@ -1,4 +1,4 @@
-// The float16 numbers in ggml's blocks: their scales and, where a type has them, minima.
+// The scales in ggml's blocks and, where a type has them, minima: float16, of MXFP4 e8m0.
 #pragma once
 
 #include <cstddef>

@@ -24,6 +24,7 @@ constexpr GgmlLayout kLayouts[] = {
     {GgmlType::kQ4_K, "Q4_K", 256, 144, DType::kFloat32},
     {GgmlType::kQ5_K, "Q5_K", 256, 176, DType::kFloat32},
     {GgmlType::kQ6_K, "Q6_K", 256, 210, DType::kFloat32},
+    {GgmlType::kMXFP4, "MXFP4", 32, 17, DType::kFloat32},
 };
 
 struct NamedType {
@@ -34,7 +35,7 @@ constexpr NamedType kOtherTypes[] = {
     {9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
     {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
     {24, "I8"},      {25, "I16"},   {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},
-    {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},  {40, "NVFP4"},
+    {34, "TQ1_0"},   {35, "TQ2_0"}, {40, "NVFP4"},
 };
 
 void UnpackQuantised(const GgmlLayout& layout, std::span<const std::byte> blocks,

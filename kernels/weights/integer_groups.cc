@@ -1,7 +1,9 @@
 // lint: fuzz-covered
 #include "kernels/weights/integer_groups.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/dtype.h"
 
@@ -118,6 +120,17 @@ void DecodeQ6_K(const uint8_t* b, IntegerGroup* out) {
   }
 }
 
+// A scale of e8m0, of which 255 is NaN, and 16 bytes of codes.
+void DecodeMXFP4(const uint8_t* b, IntegerGroup* out) {
+  constexpr int kNan = 255;
+  constexpr int kOne = 128;  // of 2^0 for numbers that are doubled
+  out->unit = b[0] == kNan ? std::numeric_limits<float>::quiet_NaN()
+                           : std::ldexp(1.0f, static_cast<int>(b[0]) - kOne);
+  for (int i = 0; i < kGroupNumbers; ++i) {
+    out->q[i] = kCodedNumbers[static_cast<size_t>(Nibble(b + 1, i))];
+  }
+}
+
 using Decode = void (*)(const uint8_t*, IntegerGroup*);
 
 Decode DecoderOf(GgmlType type) {
@@ -136,6 +149,8 @@ Decode DecoderOf(GgmlType type) {
       return DecodeQ5_K;
     case GgmlType::kQ6_K:
       return DecodeQ6_K;
+    case GgmlType::kMXFP4:
+      return DecodeMXFP4;
     default:
       return DecodeQ8_0;
   }

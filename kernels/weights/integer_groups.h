@@ -16,12 +16,17 @@ namespace eta {
 inline constexpr int kGroupNumbers = 32;
 
 struct IntegerForm {
-  int bits;      // of a number as it is stored: q + offset, without a sign
-  int offset;    // 0, or half of what the bits can count
-  int scales;    // of a group: 1, or 2
-  bool has_low;  // else low is 0
-  bool nested;   // scale and low are small integers times a float16 that 8 groups share
+  int bits;            // of a number as it is stored: q + offset, without a sign, or a code
+  int offset;          // 0, or what brings q + offset above 0
+  int scales;          // of a group: 1, or 2
+  bool has_low;        // else low is 0
+  bool nested;         // scale and low are small integers times a float16 that 8 groups share
+  bool coded = false;  // what is stored is a code of q (kCodedNumbers), and units are bfloat16
 };
+
+// q of the codes of e2m1, which are floats of 4 bits: twice their values.
+inline constexpr std::array<int8_t, 16> kCodedNumbers = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                         0, -1, -2, -3, -4, -6, -8, -12};
 
 constexpr bool IsPacked(GgmlType type) {
   return type != GgmlType::kF32 && type != GgmlType::kF16 && type != GgmlType::kBF16;
@@ -44,13 +49,15 @@ constexpr IntegerForm FormOf(GgmlType type) {
       return {5, 0, 1, true, true};
     case GgmlType::kQ6_K:
       return {6, 32, 2, false, true};
+    case GgmlType::kMXFP4:
+      return {4, 16, 1, false, false, true};
     default:
       return {8, 128, 1, false, false};
   }
 }
 
-// `unit` and `low_unit` are float16 values, the factors integers of at most 8 bits: so scale() and
-// low() are exact, and so is scale() times a q.
+// `unit` and `low_unit` are float16 values, or powers of two where numbers are coded, the factors
+// integers of at most 8 bits: so scale() and low() are exact, and so is scale() times a q.
 struct IntegerGroup {
   std::array<int8_t, kGroupNumbers> q;
   float unit = 0.0f;

@@ -38,8 +38,11 @@ absl::StatusOr<std::optional<AnswerReader::Options>> PlanAnswer(
     format->reasoning_end = form.reasoning_end;
   }
   AnswerReader::Options options;
-  options.tell_reasoning = output.has_reasoning() ? output.reasoning() : has_tools || format;
-  const bool reads = finds_calls || (options.tell_reasoning && !form.reasoning_begin.empty());
+  // The headers of messages would be text.
+  const bool tells = has_tools || format || form.channels;
+  options.tell_reasoning = output.has_reasoning() ? output.reasoning() : tells;
+  const bool reads =
+      finds_calls || form.channels || (options.tell_reasoning && !form.reasoning_begin.empty());
   if (!reads || !request.output.text) return std::nullopt;
   options.form = form;
   if (finds_calls) {

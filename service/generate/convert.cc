@@ -11,6 +11,7 @@
 #include "service/generate/answer_plan.h"
 #include "service/generate/convert_chat.h"
 #include "service/wire/attention_message.h"
+#include "service/wire/draft_message.h"
 
 namespace eta {
 namespace {
@@ -84,6 +85,28 @@ absl::Status Convert(const v1::Attention& in, AttentionChoice& out) {
       break;
     default:
       return UnknownChoice("attention.begin");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Convert(v1::Speculation in, std::optional<Speculation>& out) {
+  switch (in) {
+    case v1::SPECULATION_UNSPECIFIED:
+      break;
+    case v1::SPECULATION_OFF:
+      out = Speculation::kOff;
+      break;
+    case v1::SPECULATION_PROMPT:
+      out = Speculation::kPrompt;
+      break;
+    case v1::SPECULATION_SELF:
+      out = Speculation::kSelf;
+      break;
+    case v1::SPECULATION_AUTO:
+      out = Speculation::kAuto;
+      break;
+    default:
+      return UnknownChoice("speculation");
   }
   return absl::OkStatus();
 }
@@ -183,6 +206,7 @@ absl::StatusOr<Request> ToRequest(const v1::GenerateRequest& message) {
     default:
       return UnknownChoice("priority");
   }
+  RETURN_IF_ERROR(Convert(message.speculation(), request.speculation));
   return request;
 }
 
@@ -263,6 +287,7 @@ v1::GenerateResponse ToMessage(const FinishedEvent& event) {
   }
   finished.set_preemptions(event.preemptions);
   if (event.full_from) finished.set_full_from(*event.full_from);
+  if (event.drafts != DraftCounts()) *finished.mutable_drafts() = ToMessage(event.drafts);
   return message;
 }
 

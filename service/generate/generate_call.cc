@@ -59,6 +59,7 @@ void AddOutcome(FinishedEvent next, std::optional<FinishedEvent>& sum) {
     next.output_tokens += sum->output_tokens;
     next.preemptions += sum->preemptions;
     next.attention.Add(sum->attention);
+    next.drafts.Add(sum->drafts);
     next.layers.clear();
     next.full_from.reset();
     next.timing.queue = std::max(next.timing.queue, sum->timing.queue);

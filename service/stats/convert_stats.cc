@@ -14,6 +14,7 @@
 #include "service/calibrate/convert_calibrate.h"
 #include "service/stats/convert_attention.h"
 #include "service/wire/attention_message.h"
+#include "service/wire/draft_message.h"
 
 namespace eta {
 namespace {
@@ -106,6 +107,7 @@ void FillLoad(const ServerStatus& status, v1::EngineLoad& out) {
   out.set_passes_waiting(engine.passes_waiting);
   out.set_steps(counted.server.steps);
   out.set_preemptions(counted.server.preemptions);
+  *out.mutable_drafts() = eta::ToMessage(counted.server.drafts);
   out.set_steps_per_second(counted.steps_per_second);
   out.set_tokens_per_second(counted.tokens_per_second);
   if (engine.last_step != Clock::time_point{}) {

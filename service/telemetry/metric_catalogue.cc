@@ -277,6 +277,15 @@ constexpr Metric kSteps[] = {
      "Rows that steps computed for calibration passes"},
     {"eta_preemptions_total", kCounter, "model", "preemptions",
      "Preemptions of requests, which lose their KV blocks to others and are computed again"},
+    {"eta_draft_tokens_total", kCounter, "model", "tokens",
+     "Tokens of answers that were guessed ahead and verified (--speculation)"},
+    {"eta_draft_tokens_accepted_total", kCounter, "model", "tokens",
+     "Those of the drafted tokens that are in answers"},
+    {"eta_draft_steps_saved_total", kCounter, "model", "steps",
+     "Steps that answers took less than they would have taken one token at a time"},
+    {"eta_draft_kv_bytes_rejected_total", kCounter, "model", "bytes",
+     "Bytes of keys and values that were read behind drafted tokens that were not right; "
+     "eta_attention_kv_bytes_read_total does not have them"},
 };
 
 // Of models with experts alone.

@@ -105,6 +105,7 @@ void Telemetry::OnStep(const StepReport& report) {
     server_.step_mask_wait.Observe(Seconds(report.mask_delay));
   }
   if (rows == 0) return;
+  server_.drafts.Add(report.drafts);
   server_.batch_size.Observe(report.sequences);
   server_.step_tokens.Observe(rows);
   CountTokens(report, now);

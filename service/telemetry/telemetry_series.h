@@ -99,6 +99,7 @@ struct ServerSeries {
   int64_t pass_rows = 0;
   std::vector<ExpertTotals> experts;  // of the layers that have them
   int64_t preemptions = 0;
+  DraftCounts drafts;
   std::array<int64_t, kStages> cancelled{};
   std::array<int64_t, kCallEnds> calibrations{};
   std::array<int64_t, kDefaultProfileUses> default_profile{};

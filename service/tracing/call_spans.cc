@@ -106,6 +106,10 @@ void AddOutcomeAttributes(const CallRecord& record, Attributes<Span>& attributes
     attributes.Add("gen_ai.response.time_to_first_chunk",
                    std::chrono::duration<double>(outcome.timing.first_token).count());
   }
+  if (outcome.drafts.drafted > 0) {
+    attributes.Add("eta.drafted_tokens", outcome.drafts.drafted)
+        .Add("eta.accepted_tokens", outcome.drafts.accepted);
+  }
   const AttentionSums& attention = outcome.attention;
   if (attention.fallback_rows > 0) attributes.Add("eta.fallback_rows", attention.fallback_rows);
   if (attention.decode_rows == 0) return;  // then there are no densities

@@ -258,6 +258,8 @@ void SetEnd(const FinishedEvent& event, vllm_pb::GenerateComplete& complete) {
   complete.set_prompt_tokens(static_cast<uint32_t>(event.prompt_tokens));
   complete.set_completion_tokens(static_cast<uint32_t>(event.output_tokens));
   complete.set_cached_tokens(static_cast<uint32_t>(event.cached_tokens));
+  complete.set_spec_accepted_tokens(static_cast<uint32_t>(event.drafts.accepted));
+  complete.set_spec_draft_tokens(static_cast<uint32_t>(event.drafts.drafted));
 }
 
 bool Merge(vllm_pb::GenerateResponse& last, const vllm_pb::GenerateResponse& next) {

@@ -1,6 +1,7 @@
 // FLAGS CUTS NUL TEXT: an answer, cut anywhere, reads as it does whole. Its text and reasoning are
 // stretches of it, in order; what is neither a call nor a mark stands in one of them; calls may be
-// sent back. A byte 01, 02 ... of the text is a special token of the form's.
+// sent back. A byte 01, 02 ... of the text is a special token of the form's. Messages of answers
+// with channels have line ends between them that the answer has not.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -45,6 +46,9 @@ constexpr const char* kMarks[] = {eta::kTagBegin,     eta::kTagEnd,    eta::kPyt
                                   eta::kMistralCalls, eta::kMistralId, eta::kMistralArguments,
                                   "<think>",          "</think>"};
 constexpr int32_t kNumMarks = 8;
+constexpr const char* kChannelMarks[kNumMarks] = {
+    eta::kMessageStart, eta::kMessageChannel, eta::kMessageText,   eta::kMessageConstrain,
+    eta::kMessageEnd,   eta::kMessageCall,    eta::kMessageReturn, "<|other|>"};
 
 eta::AnswerReader::Options OptionsOf(uint8_t flags) {
   eta::AnswerReader::Options options;
@@ -54,9 +58,12 @@ eta::AnswerReader::Options OptionsOf(uint8_t flags) {
     options.form.reasoning_end = "</think>";
     options.in_reasoning = (flags & 8) != 0;
   }
+  options.form.channels = (flags & 64) != 0;
+  if (options.form.channels) options.form.calls = eta::CallSyntax::kChannel;
   options.tell_reasoning = (flags & 16) != 0;
   if ((flags & 32) != 0) options.tools = {"f", "get.weather"};
-  for (int32_t id = 0; id < kNumMarks; ++id) options.form.marks.push_back({id, kMarks[id]});
+  const auto& marks = options.form.channels ? kChannelMarks : kMarks;
+  for (int32_t id = 0; id < kNumMarks; ++id) options.form.marks.push_back({id, marks[id]});
   return options;
 }
 
@@ -96,6 +103,11 @@ bool IsSpace(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
+std::string WithoutLineEnds(std::string text) {
+  std::erase(text, '\n');
+  return text;
+}
+
 std::string WithoutSpace(std::string text) {
   std::erase_if(text, IsSpace);
   return text;
@@ -127,7 +139,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   std::string plain = input;
   std::erase_if(plain, [](char c) { return c >= 1 && c <= kNumMarks; });
-  Check(IsSubsequence(whole.text, plain) && IsSubsequence(whole.reasoning, plain));
+  const std::string among = options.form.channels ? WithoutLineEnds(plain) : plain;
+  for (const std::string& part : {whole.text, whole.reasoning}) {
+    Check(IsSubsequence(options.form.channels ? WithoutLineEnds(part) : part, among));
+  }
   std::vector<eta::ToolCall> kept;
   for (const eta::CallDelta& call : whole.calls) {
     Check(std::ranges::find(options.tools, call.name) != options.tools.end());
@@ -136,7 +151,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     kept.push_back({.id = call.id, .name = call.name, .arguments_json = call.arguments});
   }
   Check(kept == whole.kept);
-  if (kept.empty() && whole.reasoning.empty()) {
+  if (kept.empty() && whole.reasoning.empty() && !options.form.channels) {
     // An empty stretch of reasoning leaves its marks out.
     std::string text = WithoutSpace(whole.text);
     const std::string all = WithoutSpace(plain);

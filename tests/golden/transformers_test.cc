@@ -1,7 +1,7 @@
 // Checkpoints as Hugging Face transformers writes them, and its logits: LLaMA with its head sizes,
-// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3, Qwen3-MoE,
-// SmolLM3 and Gemma 3, biases, windows, experts, layers without RoPE and every scaling of it
-// (golden/families/make_families.py).
+// grouped and tied weights (golden/llama/make_llama.py); Mistral, Qwen2, Qwen3, Qwen3-MoE, SmolLM3,
+// gpt-oss and Gemma 3, biases, windows, sinks, experts, layers without RoPE and every scaling of it
+// (golden/families/make_families.py). Blocks of weights count as the numbers that they stand for.
 
 #include <algorithm>
 #include <cmath>
@@ -74,6 +74,7 @@ void ExpectItsLogits(const Checkpoint& checkpoint, const std::string& path, Back
   const auto runner =
       SequenceRunner::Create(checkpoint, backend,
                              {.geometry = CaseGeometry(score_case, config, DType::kFloat32),
+                              .weights = WeightFormat::kUnpacked,
                               .max_context = static_cast<int32_t>(score_case.tokens.size()),
                               .max_rows = max_rows})
           .value();
@@ -112,7 +113,7 @@ TEST_P(GoldenTransformers, GivesTheLogitsOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Case, GoldenTransformers, ::testing::ValuesIn(Cases()), CaseTitle);
 
 TEST(GoldenTransformersFiles, AreThere) {
-  EXPECT_GE(CaseNames().size(), 31u) << kRoot;
+  EXPECT_GE(CaseNames().size(), 33u) << kRoot;
 }
 
 }  // namespace

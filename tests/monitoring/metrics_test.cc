@@ -273,6 +273,10 @@ TEST_F(MonitoringTest, StepsAddUp) {
                                                     page().Sum("eta_prompt_tokens_cached_total")));
   EXPECT_THAT(page().Sum("eta_calibration_pass_rows_total"), Ge(2 * 256));
   EXPECT_EQ(page().Sum("eta_preemptions_total"), system().counts.preemptions);
+  const v1::DraftStats& drafts = system().counts.drafts;
+  EXPECT_EQ(page().Sum("eta_draft_tokens_total"), drafts.drafted());
+  EXPECT_EQ(page().Sum("eta_draft_tokens_accepted_total"), drafts.accepted());
+  EXPECT_EQ(page().Sum("eta_draft_steps_saved_total"), drafts.steps_saved());
   for (const char* of_experts :
        {"eta_expert_rows_total", "eta_experts_read_total", "eta_expert_load_ratio"}) {
     EXPECT_THAT(page().Find(of_experts), IsEmpty()) << "the model has none";
@@ -383,6 +387,7 @@ TEST_F(MonitoringTest, StatsSaysTheSame) {
   EXPECT_EQ(stats.load().cached_tokens(), page().Sum("eta_prompt_tokens_cached_total"));
   EXPECT_EQ(stats.load().output_tokens(), page().Sum("eta_generated_tokens_total"));
   EXPECT_EQ(stats.load().preemptions(), page().Sum("eta_preemptions_total"));
+  EXPECT_EQ(stats.load().drafts().drafted(), page().Sum("eta_draft_tokens_total"));
   EXPECT_EQ(stats.load().steps(), page().Sum("eta_step_duration_seconds_count"));
   EXPECT_EQ(stats.profiles_loaded(), page().Sum("eta_profiles_loaded"));
   const std::map<v1::LatencyKind, std::string> histograms = {

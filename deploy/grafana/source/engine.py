@@ -110,6 +110,15 @@ def build():
                 unit="percentunit",
                 high=1,
             ),
+            series(
+                "Drafted tokens",
+                "Guessed ahead per second, and those of them that were right. Each right one saves a step.",
+                [
+                    per_second("eta_draft_tokens_total", "drafted"),
+                    per_second("eta_draft_tokens_accepted_total", "right"),
+                    per_second("eta_draft_steps_saved_total", "steps saved"),
+                ],
+            ),
             row("Steps"),
             series(
                 "Duration of a step",

@@ -86,6 +86,11 @@ void BlockTables::ShrinkTo(BlockPool& pool, const Lengths& lengths) {
   SetLengths();
 }
 
+void BlockTables::ShrinkTo(BlockPool& pool, int32_t tokens) {
+  const int32_t blocks = BlocksFor(tokens, block_size_);
+  ShrinkTo(pool, {.full = blocks, .window = blocks});
+}
+
 BlockPool::Prefix BlockTables::FindPrefix(const BlockPool& pool,
                                           std::span<const PrefixKey> keys) const {
   if (tables_.size() == 1 && num_full_ == 1) return pool.FindPrefix(keys);

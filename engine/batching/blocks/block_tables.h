@@ -49,6 +49,8 @@ class BlockTables {
   [[nodiscard]] bool Grow(BlockPool& pool, int32_t tokens, int32_t rows_end);
   // Undoes Grow, but for what ReleaseBehind did since: the pool is as it was.
   void ShrinkTo(BlockPool& pool, const Lengths& lengths);
+  // Gives back, the last first, those that hold no token before `tokens`.
+  void ShrinkTo(BlockPool& pool, int32_t tokens);
 
   // The leading blocks of a prompt with these keys whose keys and values are all there for a row
   // behind them: all for full layers, those that the row sees for windows. As BlockPool's.

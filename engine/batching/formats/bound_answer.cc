@@ -29,7 +29,7 @@ BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
       vocab_size_(config.vocab_size),
       min_tokens_(request.stopping.min_tokens),
       early_ends_(request.stopping.stop_ids),
-      mask_(MaskWords(config.vocab_size)) {
+      places_(1, {.mask = std::vector<uint32_t>(MaskWords(config.vocab_size))}) {
   early_ends_.insert(early_ends_.end(), config.eos_ids.begin(), config.eos_ids.end());
   if (request.stopping.ignore_eos) late_ends_ = config.eos_ids;
   for (std::vector<int32_t>* const ends : {&early_ends_, &late_ends_}) {
@@ -39,52 +39,83 @@ BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
   if (request.in_reasoning) text_ = format_->format().reasoning_begin;
 }
 
+size_t BoundAnswer::CountFitting(std::span<const int32_t> drafts) {
+  const size_t count = AcceptDrafts(drafts, [](size_t) {});
+  guide_->Rollback(static_cast<int32_t>(count));
+  return count;
+}
+
+template <typename Taken>
+size_t BoundAnswer::AcceptDrafts(std::span<const int32_t> drafts, const Taken& taken) {
+  size_t count = 0;
+  try {
+    for (; count < drafts.size() && guide_->Accept(drafts[count]); taken(count)) ++count;
+  } catch (const std::bad_alloc&) {
+    lost_ = true;
+  }
+  return count;
+}
+
+void BoundAnswer::Expect(std::span<const int32_t> drafts) {
+  drafts_.assign(drafts.begin(), drafts.end());
+  places_.resize(drafts.size() + 1);
+  for (Place& place : places_) place.mask.resize(places_.front().mask.size());
+}
+
 void BoundAnswer::Fill() {
   const Clock::time_point begin = Clock::now();
-  try {
-    next_ = guide_->Fill(mask_) ? Next::kMasked : Next::kAny;
-    ForbidEnds();
-  } catch (const std::bad_alloc&) {
-    next_ = Next::kNoMemory;
-  }
+  Fill(places_.front(), num_tokens_);
+  for (size_t i = 1; i < places_.size(); ++i) places_[i].next = Next::kStuck;
+  const size_t count = AcceptDrafts(drafts_, [&](size_t ahead) {
+    Fill(places_[ahead], num_tokens_ + static_cast<int32_t>(ahead));
+  });
+  if (count > 0) guide_->Rollback(static_cast<int32_t>(count));
   fill_time_ = Clock::now() - begin;
 }
 
-void BoundAnswer::ForbidEnds() {
-  const std::span<const int32_t> ends = num_tokens_ < min_tokens_ ? early_ends_ : late_ends_;
-  if (next_ == Next::kAny) {
-    if (ends.empty()) return;
-    std::fill(mask_.begin(), mask_.end(), ~uint32_t{0});
-    next_ = Next::kMasked;
+void BoundAnswer::Fill(Place& place, int32_t num_tokens) {
+  try {
+    place.next = guide_->Fill(place.mask) ? Next::kMasked : Next::kAny;
+    ForbidEnds(place, num_tokens);
+    if (lost_) place.next = Next::kNoMemory;
+  } catch (const std::bad_alloc&) {
+    place.next = Next::kNoMemory;
   }
-  if (const auto rest = static_cast<int32_t>(vocab_size_ % kWordBits); rest > 0) {
-    mask_.back() &= (uint32_t{1} << rest) - 1;
-  }
-  Forbid(ends);
-  if (!AnyAllowed()) Allow(taken_);
-  if (!taken_.empty() || AnyAllowed()) return;
-  next_ = complete() && guide_->failure().ok() ? Next::kNothing : Next::kStuck;
 }
 
-void BoundAnswer::Forbid(std::span<const int32_t> ends) {
+void BoundAnswer::ForbidEnds(Place& place, int32_t num_tokens) {
+  const std::span<const int32_t> ends = num_tokens < min_tokens_ ? early_ends_ : late_ends_;
+  if (place.next == Next::kAny) {
+    if (ends.empty()) return;
+    std::fill(place.mask.begin(), place.mask.end(), ~uint32_t{0});
+    place.next = Next::kMasked;
+  }
+  if (const auto rest = static_cast<int32_t>(vocab_size_ % kWordBits); rest > 0) {
+    place.mask.back() &= (uint32_t{1} << rest) - 1;
+  }
+  Forbid(ends, place);
+  const auto any = [&] {
+    return std::any_of(place.mask.begin(), place.mask.end(),
+                       [](uint32_t word) { return word != 0; });
+  };
+  if (!any()) {
+    for (const int32_t id : taken_) AddToken(place.mask, id);
+  }
+  if (!taken_.empty() || any()) return;
+  place.next = complete() && guide_->failure().ok() ? Next::kNothing : Next::kStuck;
+}
+
+void BoundAnswer::Forbid(std::span<const int32_t> ends, Place& place) {
   taken_.clear();
   for (const int32_t id : ends) {
-    if (!HasToken(mask_, id)) continue;
-    RemoveToken(mask_, id);
+    if (!HasToken(place.mask, id)) continue;
+    RemoveToken(place.mask, id);
     taken_.push_back(id);
   }
 }
 
-void BoundAnswer::Allow(std::span<const int32_t> ends) {
-  for (const int32_t id : ends) AddToken(mask_, id);
-}
-
-bool BoundAnswer::AnyAllowed() const {
-  return std::any_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word != 0; });
-}
-
-absl::Status BoundAnswer::Undrawn() const {
-  switch (next_) {
+absl::Status BoundAnswer::Undrawn(size_t ahead) const {
+  switch (next(ahead)) {
     case Next::kNothing:
       return absl::OkStatus();
     case Next::kNoMemory:

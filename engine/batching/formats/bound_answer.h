@@ -42,20 +42,29 @@ class BoundAnswer {
   // of reasoning the answer goes on with it.
   BoundAnswer(const Request& request, const ModelConfig& config, const Tokenizer& tokenizer);
 
+  // How many of these tokens, none of which ends the answer, could come next, one after the other.
+  size_t CountFitting(std::span<const int32_t> drafts);
+  // The next Fill fills also what may come behind each of `drafts`, as if those up to it had been
+  // accepted.
+  void Expect(std::span<const int32_t> drafts);
+
   // Finds out what may come next. Changes nothing else, so it may run again.
   void Fill();
 
-  // Of the last Fill:
-  Next next() const { return next_; }
-  bool may_draw() const { return next_ == Next::kAny || next_ == Next::kMasked; }
+  // Of the last Fill, behind the first `ahead` drafts:
+  Next next(size_t ahead = 0) const { return places_[ahead].next; }
+  bool may_draw(size_t ahead = 0) const {
+    return next(ahead) == Next::kAny || next(ahead) == Next::kMasked;
+  }
   // [MaskWords(V)]; empty where every token may come.
-  std::span<const uint32_t> mask() const {
-    return next_ == Next::kMasked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>();
+  std::span<const uint32_t> mask(size_t ahead = 0) const {
+    return next(ahead) == Next::kMasked ? std::span<const uint32_t>(places_[ahead].mask)
+                                        : std::span<const uint32_t>();
   }
   std::chrono::nanoseconds fill_time() const { return fill_time_; }
   // Why the answer ends where no token may come. OK: it is complete. AnswerGuide::failure; else
   // FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL): the vocabulary has nothing that fits.
-  absl::Status Undrawn() const;
+  absl::Status Undrawn(size_t ahead = 0) const;
 
   // Takes a drawn token that does not end the answer. AnswerGuide::failure; INTERNAL,
   // ANSWER_INVALID: the format does not take it.
@@ -67,11 +76,19 @@ class BoundAnswer {
   absl::Status Check(FinishReason reason) const;
 
  private:
+  // What may come at one place of the answer.
+  struct Place {
+    std::vector<uint32_t> mask;
+    Next next = Next::kAny;
+  };
+
+  // Has the guide accept drafts as far as it does, and tells `taken` of each how many they are.
+  template <typename Taken>
+  size_t AcceptDrafts(std::span<const int32_t> drafts, const Taken& taken);
+  void Fill(Place& place, int32_t num_tokens);
   // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
-  void ForbidEnds();
-  void Forbid(std::span<const int32_t> ends);
-  void Allow(std::span<const int32_t> ends);
-  bool AnyAllowed() const;
+  void ForbidEnds(Place& place, int32_t num_tokens);
+  void Forbid(std::span<const int32_t> ends, Place& place);
 
   const std::shared_ptr<const CompiledFormat> format_;
   const std::unique_ptr<AnswerGuide> guide_;
@@ -81,8 +98,9 @@ class BoundAnswer {
   std::vector<int32_t> early_ends_;  // that may not come before min_tokens
   std::vector<int32_t> late_ends_;   // nor after it
   std::vector<int32_t> taken_;       // of these: those that ForbidEnds took out
-  std::vector<uint32_t> mask_;
-  Next next_ = Next::kAny;
+  std::vector<int32_t> drafts_;
+  std::vector<Place> places_;  // the next one, and those behind drafts
+  bool lost_ = false;          // where the guide stands, for want of memory
   std::chrono::nanoseconds fill_time_{0};
   int32_t num_tokens_ = 0;
   // Special tokens as the vocabulary spells them; with the marker that begins the reasoning, even

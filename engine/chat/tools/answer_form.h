@@ -13,6 +13,8 @@ enum class CallSyntax : uint8_t {
   kTagged,   // <tool_call>{"name": N, "arguments": {...}}</tool_call>: Hermes, Qwen
   kBare,     // {"name": N, "parameters": {...}} as the whole answer, "; " between two: Llama 3
   kMistral,  // [TOOL_CALLS][{"name": N, "arguments": {...}}, ...], or [TOOL_CALLS]N[ARGS]{...} each
+  kChannel,  // <|channel|>commentary to=functions.N <|constrain|>json<|message|>{...}<|call|>:
+             // Harmony
 };
 
 // Marks that calls are written with.
@@ -22,6 +24,15 @@ inline constexpr char kPythonTag[] = "<|python_tag|>";
 inline constexpr char kMistralCalls[] = "[TOOL_CALLS]";
 inline constexpr char kMistralId[] = "[CALL_ID]";
 inline constexpr char kMistralArguments[] = "[ARGS]";
+
+// Those of Harmony, whose answers are messages: <|start|>assistant<|channel|>C<|message|>T<|end|>.
+inline constexpr char kMessageStart[] = "<|start|>";
+inline constexpr char kMessageChannel[] = "<|channel|>";
+inline constexpr char kMessageText[] = "<|message|>";
+inline constexpr char kMessageConstrain[] = "<|constrain|>";
+inline constexpr char kMessageEnd[] = "<|end|>";
+inline constexpr char kMessageCall[] = "<|call|>";
+inline constexpr char kMessageReturn[] = "<|return|>";
 
 struct AnswerForm {
   // A mark that is a special token, which has no text.
@@ -38,6 +49,7 @@ struct AnswerForm {
   std::string middle;
   std::string end;
   bool short_ids = false;       // ids of calls are 9 letters and digits
+  bool channels = false;        // answers are messages: Harmony
   std::string reasoning_begin;  // empty: the model does not reason
   std::string reasoning_end;
   std::vector<Mark> marks;  // by id, ascending: those of the above that are special tokens

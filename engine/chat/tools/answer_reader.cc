@@ -29,6 +29,7 @@ size_t WithoutTrailingSpace(std::string_view text, size_t end) {
 }  // namespace
 
 AnswerReader::AnswerReader(Options options) : options_(std::move(options)) {
+  if (options_.form.channels) channels_.emplace(options_);
   state_ = options_.in_reasoning                    ? State::kReasoning
            : !options_.form.reasoning_begin.empty() ? State::kStart
                                                     : TextState();
@@ -44,6 +45,7 @@ std::string_view AnswerReader::CallMark() const {
 }
 
 AnswerPart AnswerReader::Push(std::string_view text, std::span<const TextMark> marks) {
+  if (channels_) return channels_->Push(text, marks);
   AnswerPart part;
   AppendMarked(options_.form, text, marks, held_);
   while (!held_.empty() && Step(part)) {
@@ -52,6 +54,7 @@ AnswerPart AnswerReader::Push(std::string_view text, std::span<const TextMark> m
 }
 
 AnswerPart AnswerReader::Finish() {
+  if (channels_) return channels_->Finish();
   AnswerPart part;
   while (state_ == State::kCall) {
     const std::string_view behind = std::string_view(held_).substr(call_at_);

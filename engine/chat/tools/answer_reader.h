@@ -15,41 +15,16 @@
 
 #include "engine/base/text_mark.h"
 #include "engine/chat/chat.h"
-#include "engine/chat/tools/answer_form.h"
+#include "engine/chat/tools/answer_part.h"
 #include "engine/chat/tools/call_scanner.h"
+#include "engine/chat/tools/channel_reader.h"
 
 namespace eta {
-
-// The next part of a call.
-struct CallDelta {
-  int32_t index = 0;  // of the calls that were told
-  std::string id;     // with the first part
-  std::string name;   // with the first part
-  std::string arguments;
-  bool withdrawn = false;
-
-  bool operator==(const CallDelta&) const = default;
-};
-
-struct AnswerPart {
-  std::string text;
-  std::string reasoning;
-  std::vector<CallDelta> calls;
-
-  bool empty() const { return text.empty() && reasoning.empty() && calls.empty(); }
-};
 
 // One answer. Not thread-safe.
 class AnswerReader {
  public:
-  struct Options {
-    AnswerForm form;
-    std::vector<std::string> tools;  // whose calls are looked for; empty: none are
-    bool tell_reasoning = true;      // false: it is text, with its marks
-    bool in_reasoning = false;       // the prompt has begun it
-    uint64_t seed = 0;               // of the ids of calls
-    int32_t prompt_tokens = 0;
-  };
+  using Options = AnswerReaderOptions;
 
   explicit AnswerReader(Options options);
 
@@ -60,7 +35,7 @@ class AnswerReader {
   AnswerPart Finish();
 
   // Those that were not withdrawn, as far as they are whole.
-  const std::vector<ToolCall>& calls() const { return calls_; }
+  const std::vector<ToolCall>& calls() const { return channels_ ? channels_->calls() : calls_; }
 
  private:
   enum class State : uint8_t { kStart, kReasoning, kReasoned, kText, kCall, kPlain };
@@ -83,6 +58,7 @@ class AnswerReader {
   std::string_view CallMark() const;
 
   const Options options_;
+  std::optional<ChannelReader> channels_;  // reads all, where answers have channels
   State state_;
   std::string held_;  // marked_text.h
   size_t call_at_ = 0;

@@ -24,6 +24,13 @@ constexpr std::string_view kShortId = "probe1234";
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kReasoning = {
     {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}}};
 
+// Of Harmony, whose templates write them as wholes. Answers that are bound to a form go from
+// reasoning to the text at once.
+constexpr std::string_view kReasoningChannel = "<|channel|>analysis<|message|>";
+constexpr std::string_view kTextBehindReasoning =
+    "<|end|><|start|>assistant<|channel|>final<|message|>";
+constexpr std::string_view kCallOfChannel = "to=functions.";
+
 struct Probe {
   bool system = false;
   bool call = false;
@@ -115,6 +122,13 @@ void ReadCall(std::string_view text, std::optional<std::string_view> prompt, Ans
   };
 
   std::string_view rest = before;
+  if (form.channels) {
+    if (!before.ends_with(kCallOfChannel) || !middle.ends_with(kMessageText)) return;
+    rest.remove_suffix(kCallOfChannel.size());
+    std::string_view tail = behind;
+    if (TakeBegin(kMessageCall, tail)) set(CallSyntax::kChannel, rest, tail);
+    return;
+  }
   if (middle.ends_with(kMistralArguments) && TakeEnd(kMistralCalls, rest)) {
     set(CallSyntax::kMistral, rest, behind);
     form.middle = kMistralArguments;  // an id is the template's
@@ -169,7 +183,15 @@ absl::Status ProbeCalls(const ChatTemplate& chat_template, AnswerForm& form) {
 absl::StatusOr<AnswerForm> ProbeAnswerForm(const ChatTemplate& chat_template) {
   AnswerForm form;
   const std::vector<std::string> literals = chat_template.Literals();
+  form.channels = std::ranges::any_of(literals, [](const std::string& text) {
+    return text.find(kReasoningChannel) != std::string::npos;
+  });
+  if (form.channels) {
+    form.reasoning_begin = kReasoningChannel;
+    form.reasoning_end = kTextBehindReasoning;
+  }
   for (const auto& [begin, end_of_it] : kReasoning) {
+    if (form.channels) break;
     const std::string_view end = end_of_it;  // Clang 14 captures no structured binding
     const bool writes = std::ranges::any_of(
         literals, [&](const std::string& text) { return text.find(end) != std::string::npos; });
@@ -189,9 +211,14 @@ absl::StatusOr<AnswerForm> ProbeAnswerForm(const ChatTemplate& chat_template) {
 }
 
 std::vector<std::string> MarksOf(const AnswerForm& form) {
+  if (form.channels) {
+    return {kMessageStart, kMessageChannel, kMessageText,  kMessageConstrain,
+            kMessageEnd,   kMessageCall,    kMessageReturn};
+  }
   std::vector<std::string> marks;
   switch (form.calls) {
     case CallSyntax::kNone:
+    case CallSyntax::kChannel:
       break;
     case CallSyntax::kTagged:
       marks = {kTagBegin, kTagEnd};

@@ -40,6 +40,8 @@ constexpr std::string_view kZeroKeys[] = {
     "embedding_scale",     "final_logit_softcapping",  "logit_scale",     "residual_scale",
 };
 
+constexpr std::string_view kGptOss = "gpt_oss";
+
 struct Family {
   std::string_view architecture;  // of the GGUF file
   std::string_view model_type;    // of config.json
@@ -48,8 +50,9 @@ struct Family {
   bool has_experts = false;  // in every layer
   // Its config.json says by layer which ones have a window; of the others all have it.
   bool windows_by_layer = false;
-  int64_t window_period = 0;  // where no key says which layers have it; 0: all
-  bool gemma = false;         // norms, scales and gates as Gemma 3 has them
+  // The last of so many layers has no window where no key says which ones have; 0: all have it.
+  int64_t window_period = 0;
+  bool gemma = false;  // norms, scales and gates as Gemma 3 has them
 };
 constexpr Family kFamilies[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
@@ -57,6 +60,7 @@ constexpr Family kFamilies[] = {
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false, false, true},
     {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, true},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true, false, true},
+    {"gpt-oss", kGptOss, "GptOssForCausalLM", false, true, true, 2},
     {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, false, true, kGgufWindowPeriod, true},
 };
 constexpr Family kMistral = {"llama", "mistral", "MistralForCausalLM", true};
@@ -85,18 +89,23 @@ void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
 }
 
 // The file says nothing of norm_topk_prob where llama.cpp norms in any case.
-void WriteExperts(GgufMetadata& metadata, const std::string& prefix, JsonWriter& json) {
-  constexpr int64_t kSoftmax = 1;  // of llama.cpp's functions
+void WriteExperts(GgufMetadata& metadata, const std::string& prefix, const Family& family,
+                  JsonWriter& json) {
+  // Of llama.cpp's functions softmax, over all experts or over the chosen ones.
+  const int64_t softmax = family.model_type == kGptOss ? 3 : 1;
   const std::string function = prefix + "expert_gating_func";
-  if (metadata.OptionalInteger(function, 0, kMaxSize).value_or(kSoftmax) != kSoftmax) {
-    metadata.FailUnsupported(function, "other than 1, softmax, is not supported");
+  if (metadata.OptionalInteger(function, 0, kMaxSize).value_or(softmax) != softmax) {
+    metadata.FailUnsupported(function,
+                             absl::StrCat("other than ", softmax, ", softmax, is not supported"));
   }
   const std::string norm = prefix + "expert_weights_norm";
   if (!metadata.OptionalBool(norm).value_or(true)) {
     metadata.FailUnsupported(norm, "false is not supported with this architecture");
   }
   const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
-  json.Key("moe_intermediate_size").Value(size(gguf_key::kExpertFfnDim));
+  const bool has_one_width = family.model_type == kGptOss;
+  json.Key(has_one_width ? "intermediate_size" : "moe_intermediate_size")
+      .Value(size(gguf_key::kExpertFfnDim));
   json.Key("norm_topk_prob").Value(true);
   json.Key("num_experts").Value(size(gguf_key::kExperts));
   json.Key("num_experts_per_tok").Value(size(gguf_key::kExpertsPerToken));
@@ -228,7 +237,7 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
     metadata.FailUnsupported(
         gguf_key::kArchitecture,
         Quoted(architecture) +
-            " is not supported, only llama, qwen2, qwen3, qwen3moe, smollm3 and gemma3");
+            " is not supported, only llama, qwen2, qwen3, qwen3moe, smollm3, gpt-oss and gemma3");
     return metadata.status();
   }
   Family family = *found;
@@ -238,6 +247,9 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   const auto size = [&](const char* name) { return metadata.Integer(prefix + name, 1, kMaxSize); };
   const auto window = metadata.OptionalInteger(prefix + gguf_key::kWindow, 0, kMaxSize);
   if (window.value_or(0) > 0 && architecture == "llama") family = kMistral;
+  if (window.value_or(0) == 0 && family.model_type == kGptOss) {
+    metadata.Fail(prefix + gguf_key::kWindow, "is missing");
+  }
 
   GgufConfig config;
   config.permuted_heads = family.permuted_heads;
@@ -270,10 +282,12 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
     }
   }
   json.Key("hidden_size").Value(model_dim);
-  json.Key("intermediate_size").Value(size(gguf_key::kFfnDim));
+  if (family.model_type != kGptOss) {
+    json.Key("intermediate_size").Value(size(gguf_key::kFfnDim));
+  }
   json.Key("max_position_embeddings").Value(size(gguf_key::kContext));
   json.Key("model_type").Value(IsEtaModel(metadata) ? kEtaModelType : family.model_type);
-  if (family.has_experts) WriteExperts(metadata, prefix, json);
+  if (family.has_experts) WriteExperts(metadata, prefix, family, json);
   if (architecture == "smollm3") {
     json.Key("no_rope_layer_interval").Value(int64_t{kGgufUnrotatedInterval});
   }
@@ -282,7 +296,8 @@ absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHead
   json.Key("num_hidden_layers").Value(num_layers);
   json.Key("num_key_value_heads").Value(config.num_kv_heads);
   json.Key("rms_norm_eps").Value(metadata.Real(prefix + gguf_key::kNormEps));
-  WriteRope(metadata, prefix, head_dim, rope_factors, json);
+  const bool names_scaling = family.model_type == kGptOss;
+  WriteRope(metadata, prefix, {head_dim, rope_factors, names_scaling}, json);
   if (window.value_or(0) > 0) WriteWindow(metadata, prefix, family, num_layers, *window, json);
   if (family.gemma) {
     WriteGemma(metadata, prefix, window.value_or(0), num_layers,

@@ -36,10 +36,11 @@ int64_t GgufQueryScalar(int64_t num_layers, int64_t model_dim, int64_t num_heads
 bool HasPermutedHeads(std::string_view architecture);
 
 // Architectures llama (with a sliding window: model_type mistral), qwen2, qwen3, qwen3moe
-// (qwen3_moe, normalised), smollm3 and gemma3 (gemma3_text); with eta.family (gguf_eta.h)
-// model_type eta. `rope_factors` is the tensor rope_freqs.weight, empty where there is none.
-// UNIMPLEMENTED, naming it, for other architectures, for keys of the architecture that are not
-// known, experts but qwen3moe's, RoPE over a part of a head, rope scaling but linear, yarn and
+// (qwen3_moe, normalised), smollm3, gpt-oss (gpt_oss) and gemma3 (gemma3_text); with eta.family
+// (gguf_eta.h) model_type eta. `rope_factors` is the tensor rope_freqs.weight, empty where there is
+// none. UNIMPLEMENTED, naming it, for other architectures, for keys of the architecture that are
+// not known, experts of architectures that have none, RoPE over a part of a head, rope scaling but
+// linear, yarn and
 // llama3's; INVALID_ARGUMENT for missing keys and wrong values, for a vocabulary that does not fit.
 // Whether the numbers make a model that runs is ParseModelConfig's question.
 absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,

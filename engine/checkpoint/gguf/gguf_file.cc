@@ -119,6 +119,10 @@ absl::Status GgufFile::AddTensors(const GgufHeader& header, bool post_norms) {
       return absl::UnimplementedError(
           absl::StrCat("GGUF file: tensor ", Quoted(name), " is not known"));
     }
+    if (stored_.contains(named->name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("GGUF file: tensor ", Quoted(name), " is there twice, by another name too"));
+    }
     if (named->experts) {
       RETURN_IF_ERROR(AddExperts(name, tensor, named->name));
     } else {
@@ -153,7 +157,10 @@ absl::Status GgufFile::AddExperts(const std::string& name, const GgufTensor& sta
     return absl::InvalidArgumentError(
         absl::StrCat("GGUF file: tensor ", Quoted(name), " ", sentence));
   };
-  if (stack.shape.size() != 3) return invalid("must have three dimensions");
+  const bool biases = experts.ends_with(".bias");
+  if (stack.shape.size() != (biases ? 2 : 3)) {
+    return invalid(biases ? "must have two dimensions" : "must have three dimensions");
+  }
   const auto count = static_cast<uint64_t>(stack.shape.front());
   if (count > kMaxExperts) return invalid(absl::StrCat("has over ", kMaxExperts, " experts"));
   if (stored_.size() + count > kGgufMaxTensors) {

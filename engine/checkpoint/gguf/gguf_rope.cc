@@ -140,8 +140,9 @@ std::optional<Llama3Scaling> FindLlama3Scaling(const std::vector<float>& factors
   return std::nullopt;
 }
 
-void WriteRope(GgufMetadata& metadata, const std::string& prefix, int64_t head_dim,
-               const std::vector<float>& factors, JsonWriter& json) {
+void WriteRope(GgufMetadata& metadata, const std::string& prefix, const GgufRope& rope,
+               JsonWriter& json) {
+  const std::vector<float>& factors = rope.factors;
   const double theta = metadata.OptionalReal(prefix + gguf_key::kRopeTheta).value_or(10000.0);
   json.Key("rope_theta").Value(theta);
   const ScalingKeys keys = ReadScaling(metadata, prefix);
@@ -158,20 +159,21 @@ void WriteRope(GgufMetadata& metadata, const std::string& prefix, int64_t head_d
     if (scales) {
       metadata.FailUnsupported(type_key, "is not supported together with rope_freqs.weight");
     }
-    WriteLlama3(metadata, theta, head_dim, factors, json);
+    WriteLlama3(metadata, theta, rope.head_dim, factors, json);
     return;
   }
-  if (!scales) return;
+  if (!scales && !rope.names_scaling) return;
   json.Key("rope_scaling").BeginObject();
-  json.Key("factor").Value(factor);
+  if (scales) json.Key("factor").Value(factor);
   if (type == "yarn") {
     if (keys.original_context) {
       json.Key("original_max_position_embeddings").Value(*keys.original_context);
     }
     if (keys.beta_fast) json.Key("beta_fast").Value(*keys.beta_fast);
     if (keys.beta_slow) json.Key("beta_slow").Value(*keys.beta_slow);
+    if (rope.names_scaling) json.Key("truncate").Value(false);
   }
-  json.Key("rope_type").Value(type);
+  json.Key("rope_type").Value(scales ? type : "default");
   json.End();
 }
 

@@ -26,8 +26,16 @@ struct Llama3Scaling {
 std::optional<Llama3Scaling> FindLlama3Scaling(const std::vector<float>& factors, double rope_theta,
                                                int64_t head_dim);
 
+struct GgufRope {
+  int64_t head_dim = 0;
+  const std::vector<float>& factors;  // of kGgufRopeFactors; empty: none
+  // gpt-oss: config.json says it where there is no scaling, too, and yarn's ramp ends inside of
+  // pairs, as the model was trained. The file does not tell, and llama.cpp takes whole pairs.
+  bool names_scaling = false;
+};
+
 // The fields rope_theta and, if there is scaling, rope_scaling. `prefix`: "llama." and the like.
-void WriteRope(GgufMetadata& metadata, const std::string& prefix, int64_t head_dim,
-               const std::vector<float>& factors, JsonWriter& json);
+void WriteRope(GgufMetadata& metadata, const std::string& prefix, const GgufRope& rope,
+               JsonWriter& json);
 
 }  // namespace eta

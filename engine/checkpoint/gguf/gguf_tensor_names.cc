@@ -31,6 +31,7 @@ constexpr Part kWhole[] = {
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
 };
+constexpr std::string_view kSinks = "self_attn.sinks";  // without ".weight"
 constexpr Part kMetricParts[] = {{"index_metric", "metric"}, {"index_centre", "centre"}};
 constexpr Part kAddedParts[] = {{"tau", "self_attn.tau_proj", true}};
 constexpr Part kParts[] = {
@@ -41,17 +42,18 @@ constexpr Part kParts[] = {
     {"attn_q_norm", "self_attn.q_norm", false},
     {"attn_k_norm", "self_attn.k_norm", false},
     {"attn_output", "self_attn.o_proj", true},
+    {"attn_sinks", "self_attn.sinks"},
     {"ffn_norm", "post_attention_layernorm", false, PermutedHeads::kNone, false},
     {"ffn_norm", "pre_feedforward_layernorm", false, PermutedHeads::kNone, true},
-    {"post_attention_norm", "post_attention_layernorm", false, PermutedHeads::kNone, true},
+    {"post_attention_norm", "post_attention_layernorm", false},  // of Gemma 3 and gpt-oss
     {"post_ffw_norm", "post_feedforward_layernorm", false, PermutedHeads::kNone, true},
     {"ffn_gate", "mlp.gate_proj", true},
     {"ffn_up", "mlp.up_proj", true},
     {"ffn_down", "mlp.down_proj", true},
-    {"ffn_gate_inp", "mlp.gate", false},
-    {"ffn_gate_exps", "mlp.experts.*.gate_proj", false},
-    {"ffn_up_exps", "mlp.experts.*.up_proj", false},
-    {"ffn_down_exps", "mlp.experts.*.down_proj", false},
+    {"ffn_gate_inp", "mlp.gate", true},
+    {"ffn_gate_exps", "mlp.experts.*.gate_proj", true},
+    {"ffn_up_exps", "mlp.experts.*.up_proj", true},
+    {"ffn_down_exps", "mlp.experts.*.down_proj", true},
 };
 
 std::span<const Part> PartsOf(bool added) {
@@ -102,7 +104,8 @@ std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name, bool pos
       continue;
     }
     if (kind != ".weight" && !(kind == ".bias" && part.has_bias)) return std::nullopt;
-    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(kind), part.permuted,
+    const std::string_view ending = part.hugging_face == kSinks ? std::string_view() : kind;
+    return HuggingFaceName{in_layer(kLayers, part.hugging_face).append(ending), part.permuted,
                            /*index_metric=*/false,
                            part.hugging_face.find(kAnyExpert) != std::string_view::npos};
   }

@@ -17,15 +17,17 @@ struct HuggingFaceName {
   std::string name;
   PermutedHeads permuted = PermutedHeads::kNone;  // if the architecture permutes
   bool index_metric = false;                      // of index_metric.safetensors
-  // A layer's experts, one behind the other: the name has a star where that of one has its number.
+  // A layer's experts, one behind the other, or their biases: the name has a star where that of one
+  // has its number.
   bool experts = false;
 };
 
 // "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight". `post_norms`: layers have four
 // norms (GgufConfig), of which ffn_norm is the third. Nullopt for any other tensor than those of
-// architectures llama, qwen2, qwen3, qwen3moe, smollm3 and gemma3 and what this project adds:
-// "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in Hugging
-// Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and "index_centre".
+// architectures llama, qwen2, qwen3, qwen3moe, smollm3, gpt-oss and gemma3 and what this project
+// adds: "eta.blk.3.tau.weight" and ".bias", the predictor of thresholds, whose columns stand in
+// Hugging Face's order of q whatever the architecture, and "eta.blk.3.index_metric" and
+// "index_centre".
 std::optional<HuggingFaceName> ToHuggingFaceName(std::string_view name, bool post_norms = false);
 
 // The same from the other side, for tensors of a model and of its index_metric.safetensors. Of an

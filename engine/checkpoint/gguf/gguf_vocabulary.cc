@@ -12,16 +12,22 @@ namespace {
 
 constexpr char kEnds[] = "tokenizer.ggml.eos_token_ids";
 
-// Of LLaMA 3, ChatML, Phi, Gemma, GPT-2, Granite and DeepSeek.
+// Of Harmony, where kMessageEnd ends a part of an answer.
+constexpr std::string_view kReturn = "<|return|>";
+constexpr std::string_view kCall = "<|call|>";
+constexpr std::string_view kMessageEnd = "<|end|>";
+// Of LLaMA 3, ChatML, Phi, Gemma, GPT-2, Granite, Harmony and DeepSeek.
 constexpr std::string_view kEndTokens[] = {
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
-    "<|end|>",
+    kMessageEnd,
     "<end_of_turn>",
     "<|endoftext|>",
     "<|end_of_text|>",
     "<EOT>",
+    kReturn,
+    kCall,
     "<\xEF\xBD\x9C"
     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
 };
@@ -60,6 +66,16 @@ void ReadTypes(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
   }
 }
 
+// What ends no answer although other models end theirs with it: a token of Harmony's.
+std::optional<int32_t> NoEnd(const GgufVocabulary& vocabulary) {
+  const auto id_of = [&](std::string_view token) -> std::optional<int32_t> {
+    const auto at = std::ranges::find(vocabulary.tokens, token);
+    if (at == vocabulary.tokens.end()) return std::nullopt;
+    return static_cast<int32_t>(at - vocabulary.tokens.begin());
+  };
+  return id_of(kReturn) && id_of(kCall) ? id_of(kMessageEnd) : std::nullopt;
+}
+
 void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
   const auto last = static_cast<int64_t>(vocabulary.tokens.size()) - 1;
   std::set<int32_t> ends;
@@ -82,6 +98,7 @@ void ReadEnds(GgufMetadata& metadata, GgufVocabulary& vocabulary) {
     vocabulary.types[id] = GgufTokenType::kControl;
     ends.insert(static_cast<int32_t>(id));
   }
+  if (const auto id = NoEnd(vocabulary); id && id != vocabulary.eos_id) ends.erase(*id);
   vocabulary.end_ids.assign(ends.begin(), ends.end());
 }
 

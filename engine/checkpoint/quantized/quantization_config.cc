@@ -162,9 +162,10 @@ absl::StatusOr<Quantization> ParseQuantization(const Json& config) {
   }
   ASSIGN_OR_RETURN(const auto method, Text(config, "", "quant_method", ""));
   if (method == "fp8") return ReadFloat8(config);
+  if (method == "mxfp4") return Quantization{.form = Quantization::Form::kMxfp4};
   if (method == "compressed-tensors") return ReadCompressedTensors(config);
   return Unsupported("quant_method", absl::StrCat(Quoted(method),
-                                                  " is not supported, only fp8 and "
+                                                  " is not supported, only fp8, mxfp4 and "
                                                   "compressed-tensors"));
 }
 

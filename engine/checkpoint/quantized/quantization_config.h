@@ -1,7 +1,8 @@
 // quantization_config of config.json: how a folder's weights are kept in 4 or 8 bits.
 //
-// Read are "fp8" (DeepSeek, Qwen; transformers' FineGrainedFP8Config) and "compressed-tensors" in
-// its formats float-quantized, int-quantized and pack-quantized, with one group of settings.
+// Read are "fp8" (DeepSeek, Qwen; transformers' FineGrainedFP8Config), "mxfp4" (gpt-oss) and
+// "compressed-tensors" in its formats float-quantized, int-quantized and pack-quantized, with one
+// group of settings.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ struct Quantization {
   enum class Form {
     kFloat8,  // X.weight is e4m3
     kInt8,    // X.weight is int8
-    kPacked   // X.weight_packed is int32 words of numbers of `bits` bits
+    kPacked,  // X.weight_packed is int32 words of numbers of `bits` bits
+    kMxfp4    // experts are (expert_stacks.h), nothing else
   };
   // What a scale is for.
   enum class Scope { kTensor, kChannel, kGroup, kBlock };

@@ -196,6 +196,9 @@ absl::StatusOr<GgufModelKeys> SetModelKeys(std::string_view config_json, const M
                    ParseStrictJson("config.json", config_json, kMaxModelBytes, kMaxModelDepth));
   const Json& json = tree.root();
   std::string family = FamilyOf(json);
+  if (config.sinks || config.expert_biases) {
+    return UnsupportedConfig("model_type", "'" + family + "' is read from GGUF files, not written");
+  }
   // Without its window Mistral's form is LLaMA's.
   if (family == "mistral" && config.sliding_window == 0) family = "llama";
   // Without a layer of experts Qwen3-MoE's is Qwen3's.

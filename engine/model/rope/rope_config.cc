@@ -175,6 +175,7 @@ void ReadRope(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
     if (found && *found != scaling) fields.Invalid(name, "says something else than rope_scaling");
     found = scaling;
   }
+  if (!found && family.names_scaling) fields.Invalid("rope_scaling", "must be there");
   config.rope_scaling = found.value_or(RopeScaling());
   const RopeScalingType type = config.rope_scaling.type;
   if ((type == RopeScalingType::kLlama3 || type == RopeScalingType::kYarn) &&

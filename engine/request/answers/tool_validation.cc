@@ -12,6 +12,7 @@
 #include "engine/base/json/json_fields.h"
 #include "engine/base/status_macros.h"
 #include "engine/chat/chat_template.h"
+#include "engine/request/answers/tool_format.h"
 #include "engine/request/chat_validation.h"
 #include "nlohmann/json.hpp"
 
@@ -112,6 +113,11 @@ absl::Status CheckToolCalls(const ChatMessage& message, const std::string& field
 absl::Status CheckToolsOfModel(const Chat& chat, const AnswerForm& form) {
   if (chat.tools.empty()) return absl::OkStatus();
   if (!form.shows_tools) return Unsupported("this model's chat template shows no tools");
+  if (form.calls == CallSyntax::kChannel && WantsToolFormat(chat)) {
+    return Unsupported(
+        "calls of this model's messages are read, but no answer is bound to them: tool_choice "
+        "required, one tool alone and strict tools are not supported with it");
+  }
   if (form.calls != CallSyntax::kNone || chat.tool_choice == ToolChoice::kNone) {
     return absl::OkStatus();
   }

@@ -406,10 +406,11 @@ void DecodeAttention(const Context& context, const AttentionParams& params) {
     const DecodeTask& task = shared.tasks[static_cast<size_t>(index)];
     const auto g = static_cast<size_t>(task.group);
     const DecodeGroup& group = shared.groups[g];
+    float* const of_group = partials + static_cast<size_t>(group.first_partial) * partial_floats;
     read(params, group, task.segment, scratch[thread],
-         partials + static_cast<size_t>(index) * partial_floats);
+         of_group + static_cast<size_t>(task.segment) * partial_floats);
     if (shared.unfinished[g].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      merge(params, group, partials + static_cast<size_t>(group.first_task) * partial_floats);
+      merge(params, group, of_group);
       if (group.rescued != nullptr) CountValues(group, params.geometry.block_size);
     }
   });

@@ -43,13 +43,31 @@ void CountValues(const DecodeGroup& group, int32_t block_size) {
   *group.values_read = static_cast<int32_t>(kept) * block_size + group.num_keys % block_size;
 }
 
+// Rows of one sequence read much the same blocks, so the same parts of their lists come one after
+// the other: what one row has read is in the cache for the next.
+void DecodePlan::AddTasks(size_t first_group, int32_t kv_heads) {
+  const size_t heads = static_cast<size_t>(kv_heads);
+  for (size_t kv_head = 0; kv_head < heads; ++kv_head) {
+    int32_t left = 1;
+    for (int32_t segment = 0; left > 0; ++segment) {
+      left = 0;
+      for (size_t g = first_group + kv_head; g < groups.size(); g += heads) {
+        if (segment < groups[g].num_tasks) tasks.push_back({static_cast<int32_t>(g), segment});
+        left = std::max(left, groups[g].num_tasks - segment - 1);
+      }
+    }
+  }
+}
+
 void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
   groups.clear();
   tasks.clear();
+  int32_t num_partials = 0;
   const int32_t kv_heads = params.geometry.num_kv_heads;
   const int32_t length = kSegmentTokens / params.geometry.block_size;
   for (const SequenceRows& sequence : batch.sequences) {
     if (sequence.kind != RowKind::kDecode) continue;
+    const size_t first_group = groups.size();
     for (int32_t i = 0; i < sequence.num_rows; ++i) {
       for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
         DecodeGroup group{};
@@ -59,14 +77,13 @@ void DecodePlan::Build(const BatchView& batch, const AttentionParams& params) {
         group.kv_head = kv_head;
         group.table = sequence.table(params.kv.table);
         params.window > 0 ? TakeWindow(params, group) : TakeList(params, group);
-        group.first_task = static_cast<int32_t>(tasks.size());
+        group.first_partial = num_partials;
         group.num_tasks = std::max(1, (group.count + length - 1) / length);
-        for (int32_t s = 0; s < group.num_tasks; ++s) {
-          tasks.push_back({static_cast<int32_t>(groups.size()), s});
-        }
+        num_partials += group.num_tasks;
         groups.push_back(group);
       }
     }
+    AddTasks(first_group, kv_heads);
   }
   if (groups.size() > capacity) {
     capacity = groups.size();

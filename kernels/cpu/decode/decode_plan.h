@@ -33,7 +33,7 @@ struct DecodeGroup {
   int32_t first_key;       // of the window
   int32_t count;
   uint32_t pruning_heads;  // bit g: head g did not admit every full block
-  int32_t first_task;
+  int32_t first_partial;
   int32_t num_tasks;
   const int32_t* rescued;  // [G]; null: reads are not confirmed
   int32_t* values_read;    // null likewise
@@ -63,6 +63,10 @@ struct DecodePlan {
   Scratch scratch;
 
   void Build(const BatchView& batch, const AttentionParams& params);
+
+ private:
+  // Of the groups of one sequence.
+  void AddTasks(size_t first_group, int32_t kv_heads);
 };
 
 // Tokens whose V was read, once the masks say who kept a block.

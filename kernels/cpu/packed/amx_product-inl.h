@@ -55,7 +55,7 @@ HWY_NOINLINE void UnpackPanel(const BlockRows& weight, int64_t panel, uint8_t* t
   const Bytes offset = hn::Set(Byte(), static_cast<uint8_t>(kForm.offset));
   const uint8_t* numbers = weight.numbers(panel);
   for (size_t g = 0; g < weight.num_groups(); ++g, numbers += NumberBytes(kForm)) {
-    UnpackQuads(StoredNumbers<kForm.bits>{numbers}, offset, to + g * kUnpackedBytes);
+    UnpackQuads(StoredNumbers<StoredAs(kForm)>{numbers}, offset, to + g * kUnpackedBytes);
   }
 }
 

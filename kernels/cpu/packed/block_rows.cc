@@ -18,6 +18,14 @@ constexpr uint32_t EachByte(uint32_t byte) {
   return byte * 0x01010101u;
 }
 
+// A code whose q + offset is `u`.
+uint32_t CodeOf(const IntegerForm& form, uint32_t u) {
+  for (uint32_t code = 0; code < kCodedNumbers.size(); ++code) {
+    if (kCodedNumbers[code] + form.offset == static_cast<int>(u)) return code;
+  }
+  return 0;
+}
+
 // The word of a channel in line `line` of a group's numbers.
 uint32_t Load(const uint8_t* numbers, size_t line, size_t channel) {
   uint32_t word;
@@ -95,12 +103,12 @@ void BlockRows::SetGroup(int64_t row, size_t index, const IntegerGroup& group) {
   Words words{};
   for (size_t k = 0; k < kGroupNumbers; ++k) {
     const auto u = static_cast<uint32_t>(group.q[k] + form_.offset);
-    words[k / 4] |= u << k % 4 * 8;
+    words[k / 4] |= (form_.coded ? CodeOf(form_, u) : u) << k % 4 * 8;
   }
   StoreWords(words, form_.bits, numbers, c);
   const size_t unit = (form_.nested ? index / kUnitGroups : index) * (form_.has_low ? 2 : 1);
   auto* units = const_cast<uint16_t*>(this->units(panel)) + unit * kPackedChannels + c;
-  units[0] = FloatToHalf(group.unit);
+  units[0] = form_.coded ? FloatToBFloat16(group.unit) : FloatToHalf(group.unit);
   if (form_.has_low) units[kPackedChannels] = FloatToHalf(group.low_unit);
   if (!form_.nested) return;
   auto* factors = const_cast<uint8_t*>(this->factors(panel)) + index * FactorBytes(form_) + c;
@@ -116,12 +124,13 @@ IntegerGroup BlockRows::GetGroup(int64_t row, size_t index) const {
   IntegerGroup group;
   const Words words = LoadWords(form_.bits, numbers(panel) + index * NumberBytes(form_), c);
   for (size_t k = 0; k < kGroupNumbers; ++k) {
-    const auto u = static_cast<int>(words[k / 4] >> k % 4 * 8 & 0xFF);
-    group.q[k] = static_cast<int8_t>(u - form_.offset);
+    const uint32_t u = words[k / 4] >> k % 4 * 8 & 0xFF;
+    group.q[k] =
+        form_.coded ? kCodedNumbers[u] : static_cast<int8_t>(static_cast<int>(u) - form_.offset);
   }
   const size_t unit = (form_.nested ? index / kUnitGroups : index) * (form_.has_low ? 2 : 1);
   const uint16_t* units = this->units(panel) + unit * kPackedChannels + c;
-  group.unit = HalfToFloat(units[0]);
+  group.unit = form_.coded ? BFloat16ToFloat(units[0]) : HalfToFloat(units[0]);
   if (form_.has_low) group.low_unit = HalfToFloat(units[kPackedChannels]);
   if (!form_.nested) return group;
   const uint8_t* factors = this->factors(panel) + index * FactorBytes(form_) + c;

@@ -1,8 +1,8 @@
 // Rows of a weight that stay packed in 4 to 8 bits (eta-semantics.md, "Packed weights"), as the CPU
 // multiplies them: panels of 16 output channels, cut into groups of 32 terms k.
 //
-// The stored numbers u = q + offset have no sign. A panel is three arrays. `u[c][k]` is the number
-// of channel c and term k of the group.
+// The stored numbers u = q + offset have no sign; where they are coded, their codes are stored. A
+// panel is three arrays. `u[c][k]` is the number of channel c and term k of the group.
 //
 //   numbers  of each group: nibbles 4 x 64 bytes, byte 4 c + i of line j has the low four bits of
 //            u[c][4 j + i] and above them those of u[c][16 + 4 j + i]; then the bits above these:
@@ -10,7 +10,8 @@
 //              6 bits  2 x 64 bytes, bits 2 t and 2 t + 1 of byte 4 c + i of line h are of
 //                      u[c][16 h + 4 t + i]
 //            or, of 8 bits, 8 x 64 bytes, byte 4 c + i of line t is u[c][4 t + i]
-//   units    float16, d of the 16 channels and behind them, where there is a low, that of the lows:
+//   units    float16, of coded numbers bfloat16: d of the 16 channels and behind them, where there
+//   is a low, that of the lows:
 //            of each group, or of 8 groups if scales are nested
 //   factors  nested scales, a byte for each of the 16 channels: of each group its scales, then its
 //            low
@@ -33,6 +34,16 @@ namespace eta::cpu {
 
 inline constexpr size_t kPackedChannels = 16;  // of a panel
 inline constexpr size_t kUnitGroups = 8;       // that share a unit, if scales are nested
+
+// How a group's numbers are stored, for templates: their bits, or that they are coded.
+inline constexpr int kCoded = 0;
+constexpr int StoredAs(const IntegerForm& form) {
+  return form.coded ? kCoded : form.bits;
+}
+// Of q + offset, as products have it.
+constexpr int ProductBits(const IntegerForm& form) {
+  return form.coded ? 5 : form.bits;
+}
 
 constexpr size_t NumberBytes(const IntegerForm& form) {
   return static_cast<size_t>(form.bits) * kPackedChannels * kGroupNumbers / 8;

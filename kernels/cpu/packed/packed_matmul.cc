@@ -202,6 +202,8 @@ void MultiplyPart(Way way, const QuantizedTiles& rows, const BlockRows& weight,
       return MultiplyPart<GgmlType::kQ5_K>(way, rows, weight, output, part);
     case GgmlType::kQ6_K:
       return MultiplyPart<GgmlType::kQ6_K>(way, rows, weight, output, part);
+    case GgmlType::kMXFP4:
+      return MultiplyPart<GgmlType::kMXFP4>(way, rows, weight, output, part);
     default:
       return MultiplyPart<GgmlType::kQ8_0>(way, rows, weight, output, part);
   }

@@ -9,9 +9,11 @@
 #define ETA_KERNELS_CPU_PANEL_GROUP_INL_H_
 #endif
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "hwy/highway.h"
@@ -38,7 +40,21 @@ HWY_INLINE Bytes MoveBits(Bytes bytes) {
   }
 }
 
-// Four terms of channels [lane, lane + L): those from 4 kQuad on of the group at `numbers`.
+// q + offset of the codes in `codes`.
+HWY_INLINE Bytes Decode(Bytes codes) {
+  constexpr IntegerForm kForm = FormOf(GgmlType::kMXFP4);
+  HWY_ALIGN static constexpr auto kNumbers = [] {
+    std::array<uint8_t, 16> numbers{};
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<uint8_t>(kCodedNumbers[i] + kForm.offset);
+    }
+    return numbers;
+  }();
+  return hn::TableLookupBytes(hn::LoadDup128(Byte(), kNumbers.data()), codes);
+}
+
+// Four terms of channels [lane, lane + L): those from 4 kQuad on of the group at `numbers`. kBits
+// is StoredAs() of their form.
 template <int kBits, size_t kQuad>
 HWY_INLINE Bytes LoadQuad(const uint8_t* numbers, size_t lane) {
   const Byte d8;
@@ -46,6 +62,7 @@ HWY_INLINE Bytes LoadQuad(const uint8_t* numbers, size_t lane) {
   if constexpr (kBits == 8) return hn::Load(d8, at + kQuad * 64);
   const Bytes line = hn::Load(d8, at + kQuad % 4 * 64);
   const Bytes nibble = hn::And(kQuad < 4 ? line : MoveBits<-4>(line), hn::Set(d8, 0x0F));
+  if constexpr (kBits == kCoded) return Decode(nibble);
   constexpr int kHighBits = kBits - 4;
   if constexpr (kHighBits == 1 || kHighBits == 2) {
     constexpr size_t kQuadsOfLine = kQuads / kHighBits;
@@ -125,7 +142,8 @@ HWY_INLINE void LoadScales(const uint16_t* units, const uint8_t* factors, size_t
   const Float d;
   const size_t index = kForm.nested ? group / kUnitGroups : group;
   const uint16_t* at = units + index * (UnitBytes(kForm) / sizeof(uint16_t)) + lane;
-  const Floats unit = LoadElements(Float16Elements(), d, at);
+  using Units = std::conditional_t<kForm.coded, BFloat16Elements, Float16Elements>;
+  const Floats unit = LoadElements(Units(), d, at);
   Floats low_unit = unit;
   if constexpr (kForm.has_low) low_unit = LoadElements(Float16Elements(), d, at + kPackedChannels);
   scales.scale[0] = unit;

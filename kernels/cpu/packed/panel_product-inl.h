@@ -37,7 +37,7 @@ HWY_INLINE void AddHalf(const Numbers& u, const GroupScales (&scales)[kPanelVect
   constexpr IntegerForm kForm = FormOf(kType);
   constexpr size_t kCount = kQuads / kForm.scales;
   constexpr size_t kWords = sizeof(QuantizedGroup) / sizeof(int32_t);
-  constexpr bool kStarts = kForm.offset != 0 && !TakesOffset<kForm.bits, kVnni>();
+  constexpr bool kStarts = kForm.offset != 0 && !TakesOffset<ProductBits(kForm), kVnni>();
   __attribute__((uninitialized)) Ints integers[kPanelVectors][kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -47,7 +47,8 @@ HWY_INLINE void AddHalf(const Numbers& u, const GroupScales (&scales)[kPanelVect
     for (size_t v = 0; v < kPanelVectors; ++v) integers[v][r] = from;
   }
   const QuadsFrom<Numbers, kHalf * kCount> quads{u};
-  AddProducts<kForm.bits, kVnni, kCount, kWords>(quads, x->x.data() + kHalf * kCount, integers);
+  AddProducts<ProductBits(kForm), kVnni, kCount, kWords>(quads, x->x.data() + kHalf * kCount,
+                                                         integers);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -87,7 +88,7 @@ HWY_NOINLINE void Product(const QuantizedGroup* tile, const BlockRows& weight, i
                           const Output& output, int64_t row, int64_t rows, int64_t channel) {
   constexpr IntegerForm kForm = FormOf(kType);
   constexpr size_t kBytes = NumberBytes(kForm);
-  constexpr int kBlock = std::min(kRows, RowsAtOnce<kForm.bits, kVnni>());
+  constexpr int kBlock = std::min(kRows, RowsAtOnce<ProductBits(kForm), kVnni>());
   const size_t num_groups = weight.num_groups();
   Floats sums[kRows][kPanelVectors];
 #pragma GCC unroll 16
@@ -108,9 +109,9 @@ HWY_NOINLINE void Product(const QuantizedGroup* tile, const BlockRows& weight, i
       LoadScales<kType>(weight.units(panel), weight.factors(panel), g, v * kLanes, scales[v]);
     }
     if constexpr (kRows == kBlock) {
-      AddGroup<kType, kVnni, kBlock>(StoredNumbers<kForm.bits>{numbers}, scales, x, sums);
+      AddGroup<kType, kVnni, kBlock>(StoredNumbers<StoredAs(kForm)>{numbers}, scales, x, sums);
     } else {
-      __attribute__((uninitialized)) UnpackedNumbers<kForm.bits> u;
+      __attribute__((uninitialized)) UnpackedNumbers<StoredAs(kForm)> u;
       u.Unpack(numbers);
       if constexpr (kPanelVectors == 1) {
 #pragma GCC unroll 16

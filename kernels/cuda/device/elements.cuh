@@ -100,12 +100,17 @@ __device__ __forceinline__ float SwiGluOf(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
 }
 
-// GELU in its form with tanh is x sigma(2 sqrt(2/pi) (x + 0.044715 x^3)).
+// NaN stays NaN. GELU in its form with tanh is x sigma(2 sqrt(2/pi) (x + 0.044715 x^3)).
 __device__ __forceinline__ float Activate(Activation activation, float gate, float up) {
   if (activation == Activation::kSilu) return SwiGluOf(gate, up);
-  constexpr float kLinear = 1.5957691216f;
-  const float slope = fmaf(0.044715f * kLinear * gate, gate, kLinear);
-  return gate / (1.0f + expf(-gate * slope)) * up;
+  if (activation == Activation::kGelu) {
+    constexpr float kLinear = 1.5957691216f;
+    const float slope = fmaf(0.044715f * kLinear * gate, gate, kLinear);
+    return gate / (1.0f + expf(-gate * slope)) * up;
+  }
+  const float g = gate > kClampedLimit ? kClampedLimit : gate;
+  const float u = up > kClampedLimit ? kClampedLimit : (up < -kClampedLimit ? -kClampedLimit : up);
+  return g / (1.0f + expf(-kClampedSlope * g)) * (u + 1.0f);
 }
 
 // Calls visit(T{}) with the element type of a floating-point `dtype`.

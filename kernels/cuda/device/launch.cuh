@@ -59,6 +59,16 @@ void Launch(Device& device, const char* what, const LaunchShape& shape, void (*k
                                       static_cast<int>(shape.shared_bytes)),
                  what);
   }
+#ifdef ETA_CUDA_SM90A
+  // A multiprocessor cuts its memory into L1 and shared memory anew only while it is idle. So
+  // kernels start beside their predecessors only where both ask for the same cut.
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  if (device.compute_capability() == 90 && device.MeetsFirst(function)) {
+    device.Check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared),
+                 what);
+  }
+#endif
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

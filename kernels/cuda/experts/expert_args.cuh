@@ -23,6 +23,8 @@ struct ExpertArgs {
   bool float_out;
   std::byte* activated;  // of the weights' type; null: no SwiGlu
   int64_t activated_stride;
+  const float* bias;  // [E, N]; null: none
+  Activation activation;
 };
 
 inline ExpertArgs MakeExpertArgs(const ExpertProduct& product) {
@@ -41,7 +43,15 @@ inline ExpertArgs MakeExpertArgs(const ExpertProduct& product) {
           .out_stride = product.out.stride,
           .float_out = product.out.dtype == DType::kFloat32,
           .activated = reinterpret_cast<std::byte*>(product.activated.data),
-          .activated_stride = product.activated.stride};
+          .activated_stride = product.activated.stride,
+          .bias = product.bias,
+          .activation = product.activation};
+}
+
+// `sum` with the expert's bias of a channel of `all`.
+__device__ __forceinline__ float WithBias(const ExpertArgs& args, int32_t expert, int32_t all,
+                                          int32_t channel, float sum) {
+  return args.bias == nullptr ? sum : sum + args.bias[int64_t{expert} * all + channel];
 }
 
 // Stores a product at `channel` of the row of `out`, of N channels.
@@ -55,7 +65,7 @@ template <typename T>
 __device__ __forceinline__ void StoreActivated(const ExpertArgs& args, int64_t place,
                                                int32_t channel, float gate, float up) {
   reinterpret_cast<T*>(args.activated)[place * args.activated_stride + channel] =
-      FromFloat<T>(SwiGluOf(gate, up));
+      FromFloat<T>(Activate(args.activation, gate, up));
 }
 
 }  // namespace eta::cuda

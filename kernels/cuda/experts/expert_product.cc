@@ -55,7 +55,8 @@ void MultiplyExperts(Context& context, const ExpertProduct& product) {
   ExpertProduct plain = product;
   plain.activated = {};
   PlainMultiplyExperts(context, plain);
-  if (product.activated.data != nullptr) SwiGlu(context, {product.out, product.activated});
+  if (product.activated.data == nullptr) return;
+  SwiGlu(context, {product.out, product.activated, product.activation});
 }
 
 }  // namespace eta::cuda

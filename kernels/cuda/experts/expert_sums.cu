@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) PlainPlace(ExpertArgs args) {
   }
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  if (threadIdx.x % 32 == 0) StoreProduct<T>(args, place, channel, sum);
+  if (threadIdx.x % 32 != 0) return;
+  StoreProduct<T>(args, place, channel, WithBias(args, expert, args.channels, channel, sum));
 }
 
 }  // namespace

@@ -59,8 +59,10 @@ struct ExpertProduct {
   ExpertChoice choice;
   ExpertWeights weights;
   TensorView out;
-  TensorView activated{};      // [R k, N / 2]
-  bool choice_is_old = false;  // the choice was complete before the kernel in front began
+  TensorView activated{};       // [R k, N / 2]
+  bool choice_is_old = false;   // the choice was complete before the kernel in front began
+  const float* bias = nullptr;  // [E, N]; null: none
+  Activation activation = Activation::kSilu;
 
   bool operator==(const ExpertProduct&) const = default;
 };

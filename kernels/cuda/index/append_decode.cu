@@ -1,14 +1,15 @@
-// AppendDecodeRows does Rope, AppendKv and PredictThresholds of a layer as one kernel, for a step
-// in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index"). The shapes
-// are those of the three ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ]. In a layer
-// without RoPE q and k stay as they are. A layer with a window has neither thresholds nor records.
+// AppendDecodeRows does NormHeads, Rope, AppendKv and PredictThresholds of a layer as one kernel,
+// for a step in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index").
+// The shapes are those of the four ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ]. In
+// a layer with neither norms nor RoPE q and k stay as they are. A layer with a window has neither
+// thresholds nor records.
 //
-// Launches bind: each costs as much as the work, so there is one instead of three. A cluster has
-// one CTA per KV head. The first clusters rotate the keys of kAppendRows rows each, store keys and
-// values, and write the records of the blocks that these fill. The other clusters rotate the
-// queries of kPredictRows rows each and predict. There each CTA multiplies its own heads' queries
-// with their columns of the weight, for all thresholds, and sends each sum to the CTA that adds it
-// up. So a cluster reads the weight once.
+// Launches bind: each costs as much as the work, so there is one instead of four. A cluster has
+// one CTA per KV head. The first clusters norm and rotate the keys of kAppendRows rows each, store
+// keys and values, and write the records of the blocks that these fill. The other clusters do so
+// with the queries of kPredictRows rows each and predict. There each CTA multiplies its own heads'
+// queries with their columns of the weight, for all thresholds, and sends each sum to the CTA that
+// adds it up. So a cluster reads the weight once.
 
 #include <cooperative_groups.h>
 
@@ -33,6 +34,9 @@ struct DecodeArgs {
   AppendArgs append;
   ThresholdArgs thresholds;
   float* q;
+  const float* q_norm;  // [d]; null: heads are not normed
+  const float* k_norm;  // [d]; likewise
+  float eps;
   const float2* angles;  // [R, d / 2]; null: q and k do not turn
 };
 
@@ -84,13 +88,19 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
   WaitForPrevious();
   AllowNext();
   if (stores) {
+    const bool norms = !value && args.k_norm != nullptr;
     float* k = append.k + own * append.k_stride + kv_head * d;
     HeadVector vector;
     vector.Load(value ? append.v + own * append.v_stride + kv_head * d : k, d);
+    if (norms) {
+      HeadVector factors;
+      factors.Load(args.k_norm, d);
+      vector.Normalise(factors, d, args.eps);
+    }
     if (!value && args.angles != nullptr) {
       vector.Rotate(args.angles + static_cast<int64_t>(own) * (d / 2), d);
-      vector.Store(k, d);
     }
+    if (norms || (!value && args.angles != nullptr)) vector.Store(k, d);
     StoreToken<T>(vector, tile, append.tiles, block, kv_head, at.position % tile.block_size, value);
     if (own == filling)
       AsStored<T>(vector).Store(value ? record.last_value() : record.last_key(), d);
@@ -107,11 +117,10 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
   }
 }
 
-// Rotates the queries that share a KV head, of rows [first_row, end), in place and into `shared`,
-// [rows][width]. Without angles they are copied as they are.
-__device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t first_row,
-                                              int32_t end, int32_t kv_head, int32_t width,
-                                              float* shared) {
+// Norms and rotates the queries that share a KV head, of rows [first_row, end), in place and into
+// `shared`, [rows][width].
+__device__ __forceinline__ void TurnQueries(const DecodeArgs& args, int32_t first_row, int32_t end,
+                                            int32_t kv_head, int32_t width, float* shared) {
   const int32_t d = args.append.tile.head_dim;
   const int32_t group = width / d;
   const int32_t count = (end - first_row) * group;
@@ -123,6 +132,12 @@ __device__ __forceinline__ void RotateQueries(const DecodeArgs& args, int32_t fi
   for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
     HeadVector vectors[kHeldVectors];
     ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) { vectors[n].Load(query(i), d); });
+    if (args.q_norm != nullptr) {
+      HeadVector factors;
+      factors.Load(args.q_norm, d);
+      ForHeldVectors<kWarps>(first, count,
+                             [&](int n, int32_t) { vectors[n].Normalise(factors, d, args.eps); });
+    }
     if (args.angles != nullptr) {
       ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
         vectors[n].Rotate(args.angles + static_cast<int64_t>(first_row + i / group) * (d / 2), d);
@@ -189,7 +204,7 @@ __device__ __forceinline__ void Predict(const DecodeArgs& args, const StepView& 
 
   WaitForPrevious();
   AllowNext();
-  RotateQueries(args, first_row, end, kv_head, width, queries);
+  TurnQueries(args, first_row, end, kv_head, width, queries);
   __syncthreads();
   if (predicts) {
     Cluster::barrier_wait();  // all CTAs of the cluster have started and can receive
@@ -267,8 +282,8 @@ __global__ void __launch_bounds__(kAppendThreads, 2)
 
 }  // namespace
 
-bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvParams& append,
-                      const ThresholdParams* predict) {
+bool AppendDecodeRows(Context& context, const NormHeadsParams* norms, const RopeParams* rope,
+                      const AppendKvParams& append, const ThresholdParams* predict) {
   const KvGeometry& geometry = append.geometry;
   if (predict == nullptr && rope == nullptr) return false;
   ThresholdParams thresholds = {};
@@ -284,8 +299,10 @@ bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvPa
   const TensorView& q = thresholds.q;
   const bool rotates_them =
       rope == nullptr || (rope->q == q && rope->k == append.k && rope->head_dim == d);
-  const bool one_layer = rotates_them && append.k.cols == kv_heads * d && q.cols == heads * d &&
-                         q.rows == append.k.rows;
+  const bool norms_them =
+      norms == nullptr || (norms->q == q && norms->k == append.k && norms->head_dim == d);
+  const bool one_layer = norms_them && rotates_them && append.k.cols == kv_heads * d &&
+                         q.cols == heads * d && q.rows == append.k.rows;
   const bool divides = kv_heads <= kMaxKvHeads && (kv_heads & (kv_heads - 1)) == 0 &&
                        heads % kv_heads == 0 && heads / kv_heads <= kMaxGroup;
   if (!HasClusters(context.device) || !one_layer || !divides) return false;
@@ -295,6 +312,9 @@ bool AppendDecodeRows(Context& context, const RopeParams* rope, const AppendKvPa
   const DecodeArgs args = {.append = MakeAppendArgs(append),
                            .thresholds = MakeThresholdArgs(thresholds),
                            .q = q.data,
+                           .q_norm = norms == nullptr ? nullptr : norms->q_weight,
+                           .k_norm = norms == nullptr ? nullptr : norms->k_weight,
+                           .eps = norms == nullptr ? 0.0f : norms->eps,
                            .angles = rope == nullptr ? nullptr : Angles(context, *rope)};
   if (rope != nullptr && args.angles == nullptr) return true;  // no memory: the device says so
   const int32_t num_rows = context.step.num_rows;

@@ -231,7 +231,8 @@ PackedType PackedTypeOf(const HostMatrix& matrix, WeightFormat format) {
   }
   const GgmlLayout* layout = PackedLayout(matrix, format);
   if (layout == nullptr) return PackedType::kNone;
-  return FormOf(layout->type).bits == 4 ? PackedType::kInt4 : PackedType::kInt8;
+  const IntegerForm form = FormOf(layout->type);
+  return form.bits == 4 && !form.coded ? PackedType::kInt4 : PackedType::kInt8;
 }
 
 void PackTiles(const PackJob& job, int64_t first, std::span<std::byte> chunks,

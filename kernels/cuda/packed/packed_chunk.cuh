@@ -1,5 +1,6 @@
-// A lane's share of a chunk of packed weights (packed_layout.h) in registers: loads, and the exact
-// 16-bit numbers that tensor cores multiply. Products and unpacking share it.
+// A lane's share of a chunk of packed weights (packed_layout.h) in registers: loads from global or
+// shared memory, and the exact 16-bit numbers that tensor cores multiply. Products and unpacking
+// share it.
 //
 // An integer of up to 8 bits, and an e4m3, is exact in float16 and in bfloat16. So tensor cores
 // multiply what is stored, and scales come after a group's sum, in float32.
@@ -37,12 +38,21 @@ inline constexpr uint32_t kCounting = std::is_same_v<Element, Half> ? 0x64006400
 template <typename Element>
 inline constexpr uint32_t kOnes = std::is_same_v<Element, Half> ? 0x3C003C00u : 0x3F803F80u;
 
+// (word & kMask) | bits in one instruction, which a mask and bits that are both constants do not
+// become by themselves: an instruction takes one.
+template <uint32_t kMask>
+__device__ __forceinline__ uint32_t MaskOnto(uint32_t word, uint32_t bits) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(word), "n"(kMask), "r"(bits));
+  return out;
+}
+
 // The int8 in the low bytes of both halves as Elements. With t the low seven bits and s the sign it
 // is t - 128 s, and both numbers below are exact.
 template <typename Element>
 __device__ __forceinline__ uint32_t WidenInt8(uint32_t word) {
-  return SubtractPairs<Element>((word & 0x007F007Fu) | kCounting<Element>,
-                                (word & 0x00800080u) | kCounting<Element>);
+  return SubtractPairs<Element>(MaskOnto<0x007F007Fu>(word, kCounting<Element>),
+                                MaskOnto<0x00800080u>(word, kCounting<Element>));
 }
 
 // The e4m3 in the high bytes of both halves as Elements: exponent and mantissa at their places,
@@ -68,10 +78,30 @@ struct GroupScales {
   float low[2];
 };
 
+// Where a chunk is.
+struct InGlobal {
+  static __device__ __forceinline__ uint4 Numbers(const std::byte* from) {
+    return LoadWeights(from);
+  }
+  template <typename Scale>
+  static __device__ __forceinline__ Scale Scales(const std::byte* from) {
+    return __ldg(reinterpret_cast<const Scale*>(from));
+  }
+};
+struct InShared {
+  static __device__ __forceinline__ uint4 Numbers(const std::byte* from) {
+    return *reinterpret_cast<const uint4*>(from);
+  }
+  template <typename Scale>
+  static __device__ __forceinline__ Scale Scales(const std::byte* from) {
+    return *reinterpret_cast<const Scale*>(from);
+  }
+};
+
 // One struct per PackedType:
 //
 //   kHasLow  whether groups have minimums
-//   Load     from a chunk, by a whole warp
+//   Load     from a chunk in memory `Memory`, by a whole warp
 //   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
 //   Scales   of a group
 template <PackedType type>
@@ -81,10 +111,11 @@ struct Chunk;
 struct ByteNumbers {
   uint4 of_group[2];
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    of_group[0] = LoadWeights(chunk + lane * 16);
-    of_group[1] = LoadWeights(chunk + 512 + lane * 16);
+    of_group[0] = Memory::Numbers(chunk + lane * 16);
+    of_group[1] = Memory::Numbers(chunk + 512 + lane * 16);
   }
   __device__ __forceinline__ uint2 Words(int group, int half) const {
     const uint4& all = of_group[group];
@@ -98,11 +129,11 @@ struct Chunk<PackedType::kInt8> {
   ByteNumbers numbers;
   uint2 scales;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
-    numbers.Load(chunk);
+    numbers.Load<Memory>(chunk);
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    scales =
-        __ldg(reinterpret_cast<const uint2*>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8));
+    scales = Memory::template Scales<uint2>(chunk + ScalesAt(PackedType::kInt8) + lane / 4 * 8);
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
@@ -122,18 +153,18 @@ struct Chunk<PackedType::kInt4> {
   uint4 numbers;
   uint4 scales;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    numbers = LoadWeights(chunk + lane * 16);
-    scales =
-        __ldg(reinterpret_cast<const uint4*>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16));
+    numbers = Memory::Numbers(chunk + lane * 16);
+    scales = Memory::template Scales<uint4>(chunk + ScalesAt(PackedType::kInt4) + lane / 4 * 16);
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
     const uint32_t word =
         group == 0 ? (half == 0 ? numbers.x : numbers.y) : (half == 0 ? numbers.z : numbers.w);
     const auto pair = [&](int i) {
-      return SubtractPairs<Element>(((word >> (4 * i)) & 0x000F000Fu) | kCounting<Element>,
+      return SubtractPairs<Element>(MaskOnto<0x000F000Fu>(word >> (4 * i), kCounting<Element>),
                                     kCounting<Element>);
     };
     return {pair(0), pair(1), pair(2), pair(3)};
@@ -151,9 +182,10 @@ struct Chunk<PackedType::kE4M3> {
   ByteNumbers numbers;
   float scale;
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
-    numbers.Load(chunk);
-    scale = __ldg(reinterpret_cast<const float*>(chunk + ScalesAt(PackedType::kE4M3)));
+    numbers.Load<Memory>(chunk);
+    scale = Memory::template Scales<float>(chunk + ScalesAt(PackedType::kE4M3));
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {
@@ -171,10 +203,13 @@ struct Chunk<PackedType::kSixteen> {
   static constexpr bool kHasLow = false;
   uint4 numbers[2][2];
 
+  template <typename Memory>
   __device__ __forceinline__ void Load(const std::byte* chunk) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) numbers[i / 2][i % 2] = LoadWeights(chunk + i * 512 + lane * 16);
+    for (int i = 0; i < 4; ++i) {
+      numbers[i / 2][i % 2] = Memory::Numbers(chunk + i * 512 + lane * 16);
+    }
   }
   template <typename Element>
   __device__ __forceinline__ uint4 Widen(int group, int half) const {

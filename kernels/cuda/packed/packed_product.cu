@@ -3,14 +3,12 @@
 //
 // Memory binds: weights are read once, and all else is small. A thread block has 128 channels, a
 // tile of 16 for each warp, and a slice of K; the thread blocks of a cluster have the slices of the
-// same channels. Chunks go from memory into registers, several ahead of the tensor cores; the first
-// of them are on their way before the kernel waits for its predecessor. Rows of x come through a
-// ring in shared memory. A group's sum is exact in its products, is scaled once, and is added in
-// the order of K; at the end the slices' sums are added in the order of their ranks.
+// same channels. Each warp has a ring of chunks in shared memory, well ahead of the tensor cores;
+// the first of them are on their way before the kernel waits for its predecessor. Rows of x come
+// through a ring for the thread block. A group's sum is exact in its products, is scaled once, and
+// is added in the order of K; at the end the slices' sums are added in the order of their ranks.
 
-#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/packed/packed_args.cuh"
@@ -31,38 +29,73 @@ constexpr int kMostCtasPerSm = 2;
 // Of two rows of a column: the sums of x over a group. A row has the same bits whichever warp adds
 // it up.
 template <typename T>
-__device__ __forceinline__ float2 SumsOfX(const uint4 (&x)[1]) {
-  constexpr uint4 kAll = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
-  float sums[1][4] = {};
-  product::Multiply<T>(kAll, kAll, x, sums);
-  return {sums[0][0], sums[0][1]};
+__device__ __forceinline__ float2 SumsOfX(const uint4& x) {
+  constexpr uint32_t kAll[4] = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+  float sums[4] = {};
+  Mma<T>(sums, kAll, x.x, x.y);
+  Mma<T>(sums, kAll, x.z, x.w);
+  return {sums[0], sums[1]};
 }
 
 // Adds a chunk's products: of each group the sum, scaled, less the minimum times the sum of x.
 // `load_x(column, group)`: the lane's numbers of x. `sums_of_x(column, group, x)`: SumsOfX of them.
+// Products depend on each other within a group alone, so several columns or groups go together.
 template <typename T, int kColumns, typename Loaded, typename LoadX, typename SumX>
 __device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& load_x,
                                               const SumX& sums_of_x, float (&sums)[kColumns][4]) {
+  constexpr int kColumnsTogether = kColumns < 4 ? kColumns : 4;
+  constexpr int kGroupsTogether = kColumns <= 2 ? kChunkGroups : 1;
+  constexpr int kTogether = kGroupsTogether * kColumnsTogether;
 #pragma unroll
-  for (int group = 0; group < kChunkGroups; ++group) {
-    const uint4 low = chunk.template Widen<T>(group, 0);
-    const uint4 high = chunk.template Widen<T>(group, 1);
-    const GroupScales scales = chunk.Scales(group);
+  for (int first_group = 0; first_group < kChunkGroups; first_group += kGroupsTogether) {
+    uint4 low[kGroupsTogether];
+    uint4 high[kGroupsTogether];
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const uint4 x[1] = {load_x(column, group)};
-      float part[1][4] = {};
-      product::Multiply<T>(low, high, x, part);
+    for (int group = 0; group < kGroupsTogether; ++group) {
+      low[group] = chunk.template Widen<T>(first_group + group, 0);
+      high[group] = chunk.template Widen<T>(first_group + group, 1);
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[column][i] = fmaf(scales.scale[i / 2], part[0][i], sums[column][i]);
+    for (int first_column = 0; first_column < kColumns; first_column += kColumnsTogether) {
+      uint4 x[kTogether];
+      float parts[kTogether][4] = {};
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        x[i] = load_x(first_column + i % kColumnsTogether, first_group + i / kColumnsTogether);
       }
-      if constexpr (Loaded::kHasLow) {
-        const float2 of_x = sums_of_x(column, group, x);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float sum = i % 2 == 0 ? of_x.x : of_x.y;
-          sums[column][i] = fmaf(-scales.low[i / 2], sum, sums[column][i]);
+      for (int i = 0; i < kTogether; ++i) {
+        const uint4& l = low[i / kColumnsTogether];
+        const uint4& h = high[i / kColumnsTogether];
+        const uint32_t first[4] = {l.x, h.x, l.y, h.y};
+        Mma<T>(parts[i], first, x[i].x, x[i].y);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const uint4& l = low[i / kColumnsTogether];
+        const uint4& h = high[i / kColumnsTogether];
+        const uint32_t second[4] = {l.z, h.z, l.w, h.w};
+        Mma<T>(parts[i], second, x[i].z, x[i].w);
+      }
+      float2 of_x[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if constexpr (Loaded::kHasLow) {
+          of_x[i] = sums_of_x(first_column + i % kColumnsTogether,
+                              first_group + i / kColumnsTogether, x[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const GroupScales scales = chunk.Scales(first_group + i / kColumnsTogether);
+        float(&to)[4] = sums[first_column + i % kColumnsTogether];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) to[j] = fmaf(scales.scale[j / 2], parts[i][j], to[j]);
+        if constexpr (Loaded::kHasLow) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            to[j] = fmaf(-scales.low[j / 2], j % 2 == 0 ? of_x[i].x : of_x[i].y, to[j]);
+          }
         }
       }
     }
@@ -72,37 +105,52 @@ __device__ __forceinline__ void MultiplyChunk(const Loaded& chunk, const LoadX& 
 // The sums of x over a stage's groups, in shared memory: with many rows every warp would compute
 // the same ones.
 template <int kColumns>
-using StageSums = float2[kStageChunks * kChunkGroups][kColumns * 4];
+using StageSums = float2[kStageChunks<kColumns> * kChunkGroups][kColumns * 4];
 
 template <int kColumns>
 inline constexpr bool kSharesSums = kColumns >= 4;
 
-// Chunks that a warp has in flight. Sums of many rows, and those of a norm, need the registers.
-template <PackedType type, int kColumns, bool kNorm>
-inline constexpr int kDepth = type == PackedType::kSixteen ? 2
-                              : kNorm || kColumns > 2      ? 4
-                              : type == PackedType::kInt4  ? 8
-                                                           : 6;
+// Dynamic shared memory: rows of x, the sums of a stage, and the rings of the warps. At the end the
+// sums of the warps stand where it begins.
+template <typename T, int kColumns, bool kNorm>
+struct SharedBytes {
+  static __host__ __device__ size_t OfX(const product::Args& args) {
+    if (kNorm) return NormMemory<T>::Bytes(args.rows, args.k);
+    return Ring<T, kColumns>::kBytes;
+  }
+  static __host__ __device__ size_t RingsAt(const product::Args& args) {
+    const size_t of_stage = kSharesSums<kColumns> ? sizeof(StageSums<kColumns>) : 0;
+    return (OfX(args) + of_stage + 127) / 128 * 128;
+  }
+  static size_t All(const product::Args& args) {
+    constexpr size_t kRings = size_t{kWarps} * kWarpBytes<kColumns>;
+    static_assert(kRings >= sizeof(SharedSums<kColumns>));
+    return RingsAt(args) + kRings;
+  }
+};
 
 // All warps of a thread block pass the same stages, those without a tile too.
 template <typename T, int kColumns, bool kNorm, PackedType type>
 __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte* chunks,
                                               int32_t first_chunk, int32_t num_chunks,
-                                              std::byte* memory, float (&sums)[kColumns][4]) {
-  constexpr int kInFlight = kDepth<type, kColumns, kNorm>;
-  Chunk<type> loaded[kInFlight];
-#pragma unroll
-  for (int d = 0; d < kInFlight; ++d) {
-    if (chunks != nullptr && d < num_chunks) loaded[d].Load(chunks + d * ChunkBytes(type));
-  }
+                                              std::byte* memory, Barrier* arrived,
+                                              float (&sums)[kColumns][4]) {
+  using Weights = WeightRing<type, kColumns>;
+  using Bytes = SharedBytes<T, kColumns, kNorm>;
+  constexpr int kChunksOfStage = kStageChunks<kColumns>;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  Weights weights(memory + Bytes::RingsAt(args.product) + warp * kWarpBytes<kColumns>, arrived,
+                  chunks, num_chunks);
+  weights.Start();
   const NormMemory<T> norm(args.product, memory);
   Ring<T, kColumns> ring(args.product, memory, first_chunk * kChunk);
-  const int32_t num_stages = (num_chunks + kStageChunks - 1) / kStageChunks;
+  const int32_t num_stages = (num_chunks + kChunksOfStage - 1) / kChunksOfStage;
   if constexpr (kNorm) norm.RequestFactors(args.product);
   WaitForPrevious();
   AllowNext();
   if constexpr (kNorm) {
-    NormaliseRows(args.product, norm);
+    NormaliseRows<0>(args.product, norm);
   } else {
     ring.ClearRest();
 #pragma unroll
@@ -111,56 +159,55 @@ __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte*
       CommitGroup();
     }
   }
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  // Chunk `at` of the slice, or for a stage its first one and all its groups.
-  const auto load_x = [&](int32_t at, int column, int32_t group) {
+  // Group `group` of chunk `chunk` of a stage.
+  const auto load_x = [&](int32_t stage, int32_t chunk, int column, int32_t group) {
     const int32_t row = column * 8 + lane / 4;
-    const int32_t k = group * 32 + lane % 4 * 8;
-    const T* from = ring.At(at / kStageChunks, row, at % kStageChunks * kChunk + k);
+    const int32_t k = chunk * kChunk + group * 32 + lane % 4 * 8;
+    const T* from = ring.At(stage, row, k);
     if constexpr (kNorm) {
-      const int32_t whole_k = (first_chunk + at) * kChunk + k;
+      const int32_t whole_k = (first_chunk + stage * kChunksOfStage) * kChunk + k;
       if (row >= args.product.rows || whole_k >= args.product.k) return uint4{};
       from = norm.rows + row * product::SharedStride(args.product.k) + whole_k;
     }
     return *reinterpret_cast<const uint4*>(from);
   };
   constexpr bool kShares = !kNorm && kSharesSums<kColumns> && Chunk<type>::kHasLow;
-  auto& stage_sums = *reinterpret_cast<StageSums<kColumns>*>(memory + Ring<T, kColumns>::kBytes);
-  const auto add_stage = [&](int32_t at) {
+  auto& stage_sums = *reinterpret_cast<StageSums<kColumns>*>(memory + Bytes::OfX(args.product));
+  const auto add_stage = [&](int32_t stage) {
     constexpr int kTogether = kColumns < kWarps ? kWarps / kColumns : 1;
     const int32_t column = warp % kColumns;
 #pragma unroll
-    for (int32_t i = 0; i < kStageChunks * kChunkGroups; i += kTogether) {
+    for (int32_t i = 0; i < kChunksOfStage * kChunkGroups; i += kTogether) {
       const int32_t group = i + warp / kColumns;
-      const uint4 x[1] = {load_x(at, column, group)};
-      const float2 of_x = SumsOfX<T>(x);
+      const float2 of_x = SumsOfX<T>(load_x(stage, 0, column, group));
       if (lane < 4) stage_sums[group][column * 4 + lane] = of_x;
     }
     __syncthreads();
   };
-  for (int32_t base = 0; base < num_chunks; base += kInFlight) {
+  for (int32_t stage = 0; stage < num_stages; ++stage) {
+    if constexpr (!kNorm) {
+      ring.Enter(stage, num_stages);
+      if constexpr (kShares) add_stage(stage);
+    }
+    if (chunks == nullptr) continue;
+    const int32_t count = min(kChunksOfStage, num_chunks - stage * kChunksOfStage);
+    for (int32_t first = 0; first < count; first += Weights::kSlotChunks) {
+      const std::byte* slot = weights.Await();
 #pragma unroll
-    for (int d = 0; d < kInFlight; ++d) {
-      const int32_t at = base + d;
-      if (at >= num_chunks) break;
-      if constexpr (!kNorm) {
-        if (at % kStageChunks == 0) {
-          ring.Enter(at / kStageChunks, num_stages);
-          if constexpr (kShares) add_stage(at);
-        }
+      for (int c = 0; c < Weights::kSlotChunks; ++c) {
+        const int32_t at = first + c;
+        if (at >= count) break;
+        const auto sums_of_x = [&](int column, int group, const uint4& x) {
+          if constexpr (!kShares) return SumsOfX<T>(x);
+          return stage_sums[at * kChunkGroups + group][column * 4 + lane % 4];
+        };
+        Chunk<type> chunk;
+        chunk.template Load<InShared>(slot + c * ChunkBytes(type));
+        MultiplyChunk<T>(
+            chunk, [&](int column, int group) { return load_x(stage, at, column, group); },
+            sums_of_x, sums);
       }
-      if (chunks == nullptr) continue;
-      const auto sums_of_x = [&](int column, int group, const uint4(&x)[1]) {
-        if constexpr (!kShares) return SumsOfX<T>(x);
-        return stage_sums[at % kStageChunks * kChunkGroups + group][column * 4 + lane % 4];
-      };
-      MultiplyChunk<T>(
-          loaded[d], [&](int column, int group) { return load_x(at, column, group); }, sums_of_x,
-          sums);
-      if (at + kInFlight < num_chunks) {
-        loaded[d].Load(chunks + (at + kInFlight) * ChunkBytes(type));
-      }
+      weights.Release();
     }
   }
 }
@@ -169,6 +216,7 @@ template <typename T, int kColumns, bool kNorm>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     PackedKernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte memory[];
+  __shared__ Barrier arrived[kWarps][kMostSlots];
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
   const int32_t first_chunk = RankOf(args) * args.slice;
@@ -182,7 +230,8 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
                               int64_t{place.tile} * args.chunks * ChunkBytes(type()) +
                               first_chunk * ChunkBytes(type());
     if (place.tile >= segment.num_tiles) chunks = nullptr;
-    MultiplySlice<T, kColumns, kNorm, type()>(args, chunks, first_chunk, num_chunks, memory, sums);
+    MultiplySlice<T, kColumns, kNorm, type()>(args, chunks, first_chunk, num_chunks, memory,
+                                              arrived[warp], sums);
   });
   Finish<T>(args, *reinterpret_cast<SharedSums<kColumns>*>(memory), sums);
   product::RequestAhead(args.product);
@@ -190,12 +239,8 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
 
 template <typename T, int kColumns, bool kNorm>
 bool LaunchKernel(Device& device, const Args& args, int32_t clusters) {
-  const product::Args& inner = args.product;
-  const size_t of_x =
-      kNorm ? NormMemory<T>::Bytes(inner.rows, inner.k) : size_t{Ring<T, kColumns>::kBytes};
-  const size_t of_stage = kSharesSums<kColumns> ? sizeof(StageSums<kColumns>) : 0;
-  const size_t bytes = std::max(of_x + of_stage, sizeof(SharedSums<kColumns>));
-  constexpr size_t kStatic = 512;
+  const size_t bytes = SharedBytes<T, kColumns, kNorm>::All(args.product);
+  constexpr size_t kStatic = 1024;
   if (bytes + kStatic > device.shared_memory_per_block()) return false;
   Launch(device, "product of packed weights",
          {.grid = static_cast<unsigned>(clusters * args.ranks),
@@ -243,17 +288,22 @@ int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
   return clusters;
 }
 
-// Cuts K, so that thread blocks are no fewer than the multiprocessors, which take two each. Whether
-// SwiGLU rides along changes nothing, so that it does not change a row's bits.
+// Cuts K, so that thread blocks are no fewer than the multiprocessors, which take two each. Large
+// clusters leave a quarter of that room, since each needs its own within one part of the chip: a
+// last one that has to wait would take as long again as all others together. Whether SwiGLU rides
+// along changes nothing, so that it does not change a row's bits.
 void CutK(const Device& device, const Weight& weight, Args& args) {
-  constexpr int32_t kLeastSlice = 2 * kStageChunks;
+  constexpr int32_t kLeastSlice = 8;
   int64_t tiles = 0;
   for (const WeightPart& part : weight.parts) tiles += Tiles(part.rows);
+  const int64_t sms = device.num_sms();
+  const auto fit = [&](int64_t ranks) {
+    return ranks <= 2 || tiles * ranks <= kWarps * (kMostCtasPerSm * sms / 4 * 3);
+  };
   args.chunks = static_cast<int32_t>(Chunks(weight.cols));
   args.ranks = 1;
-  while (HasClusters(device) && args.ranks < kMostRanks &&
-         tiles * args.ranks < int64_t{kWarps} * device.num_sms() &&
-         args.chunks >= 2 * args.ranks * kLeastSlice) {
+  while (HasClusters(device) && args.ranks < kMostRanks && tiles * args.ranks < kWarps * sms &&
+         args.chunks >= 2 * args.ranks * kLeastSlice && fit(2 * args.ranks)) {
     args.ranks *= 2;
   }
   args.slice = (args.chunks + args.ranks - 1) / args.ranks;

@@ -1,4 +1,5 @@
-// Rows of x in shared memory, for products with packed weights.
+// The rings in shared memory of a product with packed weights: rows of x for the thread block, and
+// for each warp its chunks.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,10 @@
 
 namespace eta::cuda::packed {
 
-inline constexpr int kStages = 3;       // of the ring
-inline constexpr int kStageChunks = 4;  // of x in a stage
-inline constexpr int kStageNumbers = kStageChunks * kChunk;
-inline constexpr int kStageStride = product::SharedStride(kStageNumbers);
+inline constexpr int kStages = 3;  // of the ring of x
+// Of x in a stage. Two thread blocks share a multiprocessor.
+template <int kColumns>
+inline constexpr int kStageChunks = kColumns <= 4 ? 4 : 2;
 
 // Rows of x for the tensor cores: the thread block's slice comes by stages. Rows that do not exist
 // are zero, so that reading needs no condition.
@@ -19,11 +20,21 @@ template <typename T, int kColumns>
 class Ring {
  public:
   static constexpr int kRows = 8 * kColumns;
+  static constexpr int kStageNumbers = kStageChunks<kColumns> * kChunk;
+  static constexpr int kStageStride = product::SharedStride(kStageNumbers);
+  static constexpr int kPieces = kStageNumbers / 8;
+  static constexpr int kRowsTogether = kThreads / kPieces;
+  static_assert(kThreads % kPieces == 0 && kRows % kRowsTogether == 0);
   static constexpr int kStageElements = kRows * kStageStride;
   static constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(T));
 
   __device__ Ring(const product::Args& args, std::byte* memory, int32_t first_k)
-      : args_(args), memory_(reinterpret_cast<T*>(memory)), first_k_(first_k) {}
+      : args_(args),
+        memory_(reinterpret_cast<T*>(memory)),
+        row_(static_cast<int32_t>(threadIdx.x) / kPieces),
+        k_(first_k + static_cast<int32_t>(threadIdx.x) % kPieces * 8),
+        place_(row_ * kStageStride + static_cast<int32_t>(threadIdx.x) % kPieces * 8),
+        from_(args.x + (row_ * args.x_stride + k_) * 2) {}
 
   // Before the first Enter.
   __device__ __forceinline__ void ClearRest() {
@@ -33,21 +44,22 @@ class Ring {
       reinterpret_cast<uint4*>(rest)[i % pieces] = uint4{};
     }
   }
-  // Starts to bring stage `stage` of the slice.
+  // Starts to bring stage `stage` of the slice. A thread has one place of every kRowsTogether-th
+  // row.
   __device__ __forceinline__ void Request(int32_t stage) {
-    constexpr int kPieces = kStageNumbers / 8;
-    const int32_t begin = first_k_ + stage * kStageNumbers;
-    T* to = memory_ + stage % kStages * kStageElements;
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < args_.rows * kPieces; i += kThreads) {
-      const int32_t row = i / kPieces;
-      const int32_t piece = i % kPieces * 8;
-      const int32_t k = begin + piece;
-      T* shared = to + row * kStageStride + piece;
-      if (k < args_.k) {
-        CopyAsync<16>(shared, args_.x + (row * args_.x_stride + k) * 2);
-      } else {
-        *reinterpret_cast<uint4*>(shared) = uint4{};
+    const bool exists = k_ + stage * kStageNumbers < args_.k;
+    T* to = memory_ + stage % kStages * kStageElements + place_;
+    const std::byte* from = from_ + int64_t{stage} * (kStageNumbers * 2);
+#pragma unroll
+    for (int n = 0; n < kRows / kRowsTogether; ++n) {
+      if (row_ + n * kRowsTogether < args_.rows) {
+        if (exists) {
+          CopyAsync<16>(to + n * (kRowsTogether * kStageStride), from);
+        } else {
+          *reinterpret_cast<uint4*>(to + n * (kRowsTogether * kStageStride)) = uint4{};
+        }
       }
+      from += args_.x_stride * (kRowsTogether * 2);
     }
   }
   // Waits for stage `stage` and starts to bring a later one in the place of the one before it.
@@ -65,7 +77,77 @@ class Ring {
  private:
   const product::Args& args_;
   T* memory_;
-  int32_t first_k_;
+  // The thread's part of the first stage.
+  int32_t row_;
+  int32_t k_;
+  int32_t place_;
+  const std::byte* from_;
+};
+
+// Bytes of chunks that a warp has on their way or at hand.
+template <int kColumns>
+inline constexpr int kWarpBytes = kColumns <= 2 ? 8704 : 6528;
+inline constexpr int kMostSlots = 8;
+
+// The chunks of one warp, which follow each other in memory. They come by the copy engine, since
+// loads into registers that are on their way together are also waited for together: a warp has few
+// counters of loads.
+template <PackedType type, int kColumns>
+class WeightRing {
+ public:
+  static constexpr int kSlotChunks = type == PackedType::kSixteen ? 1 : 2;
+  static constexpr int kSlotBytes = kSlotChunks * static_cast<int>(ChunkBytes(type));
+  static constexpr int kFit = kWarpBytes<kColumns> / kSlotBytes;
+  static constexpr int kSlots = kFit < kMostSlots ? kFit : kMostSlots;
+  static_assert(kSlots >= 3 && kStageChunks<kColumns> % kSlotChunks == 0);
+
+  // `memory` and `arrived` are the warp's. Null `chunks`: it has none.
+  __device__ WeightRing(std::byte* memory, Barrier* arrived, const std::byte* chunks,
+                        int32_t num_chunks)
+      : memory_(memory),
+        arrived_(arrived),
+        chunks_(chunks),
+        left_(chunks != nullptr ? num_chunks : 0) {}
+
+  // Starts to bring the first chunks.
+  __device__ __forceinline__ void Start() {
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) InitBarrier(&arrived_[slot], kCopyArrivals);
+      PublishBarriers();
+    }
+    __syncwarp();
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) Request(slot);
+  }
+  // Waits for the next kSlotChunks chunks.
+  __device__ __forceinline__ const std::byte* Await() const {
+    Wait(&arrived_[at_.stage], at_.phase);
+    return memory_ + at_.stage * kSlotBytes;
+  }
+  // Starts to bring others in their place.
+  __device__ __forceinline__ void Release() {
+    __syncwarp();
+    Request(at_.stage);
+    at_.Advance();
+  }
+
+ private:
+  __device__ __forceinline__ void Request(int32_t slot) {
+    if (left_ <= 0) return;
+    const auto bytes = static_cast<uint32_t>(min(kSlotChunks, left_) * ChunkBytes(type));
+    ExpectBytes(&arrived_[slot], bytes);
+    CopyTile(memory_ + slot * kSlotBytes, chunks_, bytes, &arrived_[slot]);
+    CommitCopies(&arrived_[slot]);
+    chunks_ += kSlotBytes;
+    left_ -= kSlotChunks;
+  }
+
+  std::byte* memory_;
+  Barrier* arrived_;
+  const std::byte* chunks_;  // the next to ask for
+  int32_t left_;             // to ask for
+  RingPlace<kSlots> at_;
 };
 
 }  // namespace eta::cuda::packed

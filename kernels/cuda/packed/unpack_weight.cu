@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kUnpackThreads)
   const bool whole = args.cols % 8 == 0;
   WithPackedType(args.type, [&](auto type) {
     Chunk<type()> chunk;
-    chunk.Load(args.tiles + warp * ChunkBytes(type()));
+    chunk.template Load<InGlobal>(args.tiles + warp * ChunkBytes(type()));
     ForNumbers<T>(chunk, args.units + tile * kTileChannels,
                   [&](int half, int32_t k, const float(&numbers)[8]) {
                     const int32_t channel = tile * kTileChannels +
@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(kUnpackThreads)
   WithPackedType(args.type, [&](auto type) {
     for (auto at = static_cast<int32_t>(threadIdx.x / 32); at < args.chunks; at += kUnpackWarps) {
       Chunk<type()> chunk;
-      chunk.Load(args.tiles + (int64_t{tile} * args.chunks + at) * ChunkBytes(type()));
+      chunk.template Load<InGlobal>(args.tiles +
+                                    (int64_t{tile} * args.chunks + at) * ChunkBytes(type()));
       ForNumbers<T>(chunk, args.units + int64_t{tile} * kTileChannels,
                     [&](int half, int32_t k, const float(&numbers)[8]) {
                       const int32_t channel = tile * kTileChannels +

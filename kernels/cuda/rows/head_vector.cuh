@@ -1,4 +1,5 @@
-// One row's vector of one head in the registers of a warp, from the rotation into the KV cache.
+// One row's vector of one head in the registers of a warp, from norm and rotation into the KV
+// cache.
 #pragma once
 
 #include <type_traits>
@@ -57,6 +58,29 @@ struct HeadVector {
       StoreElements(low[n], to + i);
       StoreElements(high[n], to + head_dim / 2 + i);
     });
+  }
+  // To a root mean square of 1, times `factors`.
+  __device__ __forceinline__ void Normalise(const HeadVector& factors, int32_t head_dim,
+                                            float eps) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kUnits; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        squares = fmaf(high[n][j], high[n][j], fmaf(low[n][j], low[n][j], squares));
+      }
+    }
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0u, squares, lanes);
+    const float scale = 1.0f / sqrtf(squares / static_cast<float>(head_dim) + eps);
+#pragma unroll
+    for (int n = 0; n < kUnits; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        low[n][j] = low[n][j] * scale * factors.low[n][j];
+        high[n][j] = high[n][j] * scale * factors.high[n][j];
+      }
+    }
   }
   // `angles`: those of the row, [d / 2].
   __device__ __forceinline__ void Rotate(const float2* angles, int32_t head_dim) {

@@ -2,7 +2,8 @@
 // itself. Embed copies a row's token vector [D] from the table [V, D], times a scale. RmsNorm
 // scales a row [D] to a root mean square of 1 and multiplies it with the weight [D], or adds that
 // to out; NormHeads does so with every head [d] of q and k. PredictThresholds computes q W^T + b
-// [HQ] (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F].
+// [HQ] (eta-semantics.md, "Model"). SwiGlu computes activation(gate) * up [F] from [2F], or the
+// clamped form of it.
 //
 // A row's sums run in one fixed order, whatever the other rows are. append_decode.cu adds up the
 // predictor in another order. Start, end and latency of the kernels bind.
@@ -15,6 +16,7 @@
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/rows/head_vector.cuh"
 #include "kernels/cuda/rows/thresholds.cuh"
 
 namespace eta::cuda {
@@ -170,47 +172,22 @@ struct NormHeadsArgs {
   float eps;
 };
 
-// A warp takes one head of one row: a lane holds pieces of kWidth neighbours.
+// A warp takes one head of one row.
 __global__ void __launch_bounds__(kThreads) NormHeadRows(NormHeadsArgs args) {
-  constexpr int kWidth = 4;
-  constexpr int kPieces = kMaxHeadDim / (32 * kWidth);
   const auto head = static_cast<int32_t>(blockIdx.y * kWarps + threadIdx.x / 32);
   if (head >= args.num_heads) return;
   const bool query = head < args.num_query_heads;
-  const int32_t first = static_cast<int32_t>(threadIdx.x % 32) * kWidth;
-  const float* weight = query ? args.q_weight : args.k_weight;
-  float values[kPieces][kWidth];
-  float factors[kPieces][kWidth];
-#pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    const int32_t i = first + n * 32 * kWidth;
-    if (i < args.head_dim) LoadElements(weight + i, factors[n]);
-  }
+  HeadVector factors;
+  factors.Load(query ? args.q_weight : args.k_weight, args.head_dim);
   WaitForPrevious();
   AllowNext();
   float* at =
       query ? args.q + blockIdx.x * args.q_stride + head * args.head_dim
             : args.k + blockIdx.x * args.k_stride + (head - args.num_query_heads) * args.head_dim;
-  float squares = 0.0f;
-#pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    const int32_t i = first + n * 32 * kWidth;
-    if (i >= args.head_dim) break;
-    LoadElements(at + i, values[n]);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) squares += values[n][j] * values[n][j];
-  }
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(~0u, squares, lanes);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(args.head_dim) + args.eps);
-#pragma unroll
-  for (int n = 0; n < kPieces; ++n) {
-    const int32_t i = first + n * 32 * kWidth;
-    if (i >= args.head_dim) break;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) values[n][j] = values[n][j] * scale * factors[n][j];
-    StoreElements(values[n], at + i);
-  }
+  HeadVector vector;
+  vector.Load(at, args.head_dim);
+  vector.Normalise(factors, args.head_dim, args.eps);
+  vector.Store(at, args.head_dim);
 }
 
 // Thresholds of a tile of rows and heads. A CTA takes one tile at a time. Its warps and lanes share

@@ -47,6 +47,11 @@ void AddOutcome(const CallRecord& record, LogEvent& event) {
       .Add("prefill_ms", Milliseconds(outcome.timing.prefill))
       .Add("first_token_ms", Milliseconds(outcome.timing.first_token))
       .Add("decode_ms", Milliseconds(outcome.timing.decode));
+  if (outcome.drafts.drafted > 0) {
+    event.Add("drafted_tokens", outcome.drafts.drafted)
+        .Add("accepted_tokens", outcome.drafts.accepted)
+        .Add("steps_saved", outcome.drafts.steps_saved);
+  }
   const AttentionSums& attention = outcome.attention;
   if (attention.fallback_rows > 0) {
     event.Add("fallback_rows", attention.fallback_rows)

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "service/etactl/generate/chat_tools.h"
 #include "service/etactl/json.h"
+#include "service/etactl/view/draft_text.h"
 #include "service/etactl/view/terminal.h"
 #include "service/wire/attention_message.h"
 
@@ -155,6 +156,7 @@ std::string DescribeStatistics(const v1::Started& started, const v1::Finished& f
   if (usage.output_tokens() > 1 && decode > 0.0) {
     phrases.push_back(absl::StrFormat("%.1f tok/s", (usage.output_tokens() - 1) / decode));
   }
+  if (finished.has_drafts()) phrases.push_back(DescribeDrafts(finished.drafts()));
   phrases.push_back(
       absl::StrCat("first after ", ReadableSeconds(Seconds(finished.timing().first_token())),
                    " (prompt ", usage.prompt_tokens(), ", cached ", usage.cached_tokens(), ")"));

@@ -124,6 +124,11 @@ void AddCallOptions(CLI::App* command, GenerateFlags* flags) {
   command->add_option("--model", flags->model, "Refuse if the server serves another model");
   command->add_option("--priority", flags->priority, "low, normal or high; default normal")
       ->check(CLI::IsMember({"low", "normal", "high"}));
+  command
+      ->add_option("--speculation", flags->speculation,
+                   "Where tokens are guessed ahead from: off, prompt (its text and the answer's), "
+                   "self or auto; default: the server's")
+      ->check(CLI::IsMember({"off", "prompt", "self", "auto"}));
   AddDeadlineOption(command, &flags->deadline_seconds, "120");
 }
 
@@ -266,6 +271,10 @@ absl::Status FillAnswer(const GenerateFlags& flags, v1::GenerateRequest* request
   if (flags.priority == "low") request->set_priority(v1::PRIORITY_LOW);
   if (flags.priority == "normal") request->set_priority(v1::PRIORITY_NORMAL);
   if (flags.priority == "high") request->set_priority(v1::PRIORITY_HIGH);
+  if (flags.speculation == "off") request->set_speculation(v1::SPECULATION_OFF);
+  if (flags.speculation == "prompt") request->set_speculation(v1::SPECULATION_PROMPT);
+  if (flags.speculation == "self") request->set_speculation(v1::SPECULATION_SELF);
+  if (flags.speculation == "auto") request->set_speculation(v1::SPECULATION_AUTO);
   return absl::OkStatus();
 }
 

@@ -53,7 +53,8 @@ struct GenerateFlags {
   std::string begin;
 
   std::optional<std::string> request_id;
-  std::string priority;  // "low", "normal", "high"; empty: normal
+  std::string priority;     // "low", "normal", "high"; empty: normal
+  std::string speculation;  // "auto", "off", "prompt", "self"; empty: the server's default
   std::optional<double> deadline_seconds;
 
   bool json = false;

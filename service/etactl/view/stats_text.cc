@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "service/etactl/view/draft_text.h"
 #include "service/etactl/view/progress_text.h"
 #include "service/etactl/view/terminal.h"
 #include "service/etactl/view/text_table.h"
@@ -126,6 +127,9 @@ std::string Load(const v1::EngineLoad& load) {
                         "preemptions\n",
                         load.steps(), load.prompt_tokens(), load.cached_tokens(),
                         load.output_tokens(), load.preemptions());
+  if (load.drafts().drafted() > 0) {
+    absl::StrAppend(&text, "drafts: ", DescribeDrafts(load.drafts()), "\n");
+  }
   if (load.paused() > 0) {
     absl::StrAppendFormat(&text, "paused until their clients have read: %d\n", load.paused());
   }

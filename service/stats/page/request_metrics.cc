@@ -208,6 +208,10 @@ void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   page.AddOnly("eta_step_tokens", telemetry.server.step_tokens);
   page.AddOnly("eta_calibration_pass_rows_total", telemetry.server.pass_rows);
   page.AddOnly("eta_preemptions_total", telemetry.server.preemptions);
+  page.AddOnly("eta_draft_tokens_total", telemetry.server.drafts.drafted);
+  page.AddOnly("eta_draft_tokens_accepted_total", telemetry.server.drafts.accepted);
+  page.AddOnly("eta_draft_steps_saved_total", telemetry.server.drafts.steps_saved);
+  page.AddOnly("eta_draft_kv_bytes_rejected_total", telemetry.server.drafts.kv_bytes_rejected);
 }
 
 }  // namespace eta

@@ -6,6 +6,7 @@
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench text --model=models/eta-27m --text=FILE --context=1024,4096
+//   eta-bench replay --model=models/eta-27m --streams=1,8
 //   eta-bench matmul --only=decode
 //   eta-bench tokenizer --tokenizer=FILE --text=FILE
 //   eta-bench profiles --profile_store=sqlite:PATH
@@ -247,6 +248,7 @@ int Main(int argc, char** argv) {
   AddMatmulCommand(app, chosen);
   AddPrefillCommand(app, chosen);
   AddProfilesCommand(app, chosen);
+  AddReplayCommand(app, chosen);
   AddTextCommand(app, chosen);
   AddTokenizerCommand(app, chosen);
 #if ETA_BENCH_TRAINING

@@ -65,6 +65,7 @@ void AddDecodeCommand(CLI::App& app, Command& chosen);
 void AddMatmulCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
 void AddProfilesCommand(CLI::App& app, Command& chosen);
+void AddReplayCommand(CLI::App& app, Command& chosen);
 void AddTextCommand(CLI::App& app, Command& chosen);
 void AddTokenizerCommand(CLI::App& app, Command& chosen);
 #if ETA_BENCH_TRAINING

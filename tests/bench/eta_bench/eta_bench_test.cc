@@ -49,6 +49,23 @@ TEST(EtaBench, AttentionReachesTheDensitiesAskedFor) {
   }
 }
 
+TEST(EtaBench, ReplaysAnswersWithoutAndWithDrafts) {
+  const nlohmann::json report = Report(
+      "replay --cases=1 --context=512 --answer=48 --streams=1,2 --threads=1"
+      " --model=" ETA_SOURCE_DIR "/models/eta-27m --text=" ETA_SOURCE_DIR
+      "/deploy/samples/needle.txt --code=" ETA_SOURCE_DIR "/engine/batching/scheduler.cc");
+  EXPECT_EQ(report["bench"], "replay");
+  ASSERT_EQ(report["rows"].size(), 4u) << "quote, edit and free of one stream, and all mixed";
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"tokens", "tokens_per_s", "drafts_tokens_per_s", "speedup"});
+    EXPECT_EQ(row["answers_that_differ"], 0);
+    EXPECT_LE(row["accepted"].get<int64_t>(), row["drafted"].get<int64_t>());
+  }
+  EXPECT_EQ(report["rows"][0]["kind"], "quote");
+  EXPECT_GT(report["rows"][0]["acceptance"].get<double>(), 0.7) << "it stands in the prompt";
+  EXPECT_GT(report["rows"][0]["tokens_per_step"].get<double>(), 2.0);
+}
+
 TEST(EtaBench, CountsTheBytesOfEightBits) {
   const std::string shape =
       " --backend=reference --batch=2 --context=1024 --heads=4 --kv_heads=2 --head_dim=64 "

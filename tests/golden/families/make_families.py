@@ -1,6 +1,6 @@
 """Checkpoints of every family, small and random, and their logits by Hugging Face transformers.
 
-    pip install torch transformers safetensors
+    pip install torch transformers accelerate safetensors
     python tests/golden/families/make_families.py NEW_FOLDER
 
 Each case becomes a folder of it: a checkpoint as transformers saves it, and case.safetensors with
@@ -26,6 +26,18 @@ TOKENS = 176  # of a case that says nothing else: two full blocks of 64 and a ta
 PLAIN = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=512,
              rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+GPT_OSS = dict(num_local_experts=6, num_experts_per_tok=3, sliding_window=40,
+               num_attention_heads=8, max_position_embeddings=4096,
+               rope_parameters={"rope_type": "yarn", "rope_theta": 150000.0, "factor": 8.0,
+                                "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                                "original_max_position_embeddings": 512})
+# As the published files have it.
+GPT_OSS_OLDER = {"rope_parameters": None, "rope_theta": 150000.0, "swiglu_alpha": None,
+                 "layer_types": None, "initial_context_length": 512, "experts_per_token": 3,
+                 "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0,
+                                  "beta_slow": 1.0, "truncate": False,
+                                  "original_max_position_embeddings": 512}}
 
 EXPERTS = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24)
 
@@ -249,6 +261,26 @@ CASES = {
         "with_vision": True,
         "without": dict(query_pre_attn_scalar=16),
     },
+    # Every second layer has a window, heads have sinks, experts biases, and RoPE is stretched by
+    # parts of pairs.
+    "gpt-oss": {
+        "type": "gpt_oss",
+        "config": dict(GPT_OSS, num_hidden_layers=4),
+        "stored": torch.bfloat16,
+        "older": GPT_OSS_OLDER,
+        "without": dict(sliding_window=TOKENS),
+    },
+    # The experts in blocks of 4 bits.
+    "gpt-oss-mxfp4": {
+        "type": "gpt_oss",
+        "config": dict(GPT_OSS, hidden_size=64, intermediate_size=96, num_key_value_heads=1),
+        "stored": torch.bfloat16,
+        "older": GPT_OSS_OLDER | {
+            "quantization_config": {"quant_method": "mxfp4",
+                                    "modules_to_not_convert": ["model.layers.*.self_attn"]}},
+        "packed": True,
+        "without": dict(swiglu_limit=100.0),
+    },
 }
 
 
@@ -261,8 +293,15 @@ def randomize(model, generator):
         if name.endswith("norm.weight"):
             values = raised * (1.0 + 0.2 * noise) - (1.0 if model.config.model_type ==
                                                      "gemma3_text" else 0.0)
-        elif name.endswith(".bias"):
+        elif name.endswith("bias"):
             values = 0.5 * noise
+        elif name.endswith("sinks"):
+            values = 2.0 * noise
+        elif name.endswith("router.weight"):
+            values = noise * 1.5 / weight.shape[-1] ** 0.5
+        elif "experts" in name and model.config.model_type == "gpt_oss":  # they are transposed
+            raised = 3.0 if "gate_up" in name else 1.0  # some numbers reach the clamps
+            values = noise * raised / weight.shape[-2] ** 0.5
         else:
             values = noise * raised / weight.shape[-1] ** 0.5
         weight.data.copy_(values)
@@ -290,6 +329,26 @@ def ship_head(folder, kind, generator):
     if kind == "own":
         head = (torch.randn(head.shape, generator=generator) / head.shape[-1] ** 0.5).to(head.dtype)
     save_file(tensors | {"lm_head.weight": head}, path, {"format": "pt"})
+
+
+def pack_experts(folder):
+    """The experts' numbers as blocks of 32 with a power of two for each, which begins with the
+    greatest magnitude as 4 or 6."""
+    path = folder / "model.safetensors"
+    tensors = {}
+    steps = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    for name, tensor in load_file(path).items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[name] = tensor
+            continue
+        rows = tensor.float().transpose(1, 2)
+        blocks = rows.reshape(*rows.shape[:2], -1, 32)
+        exponents = blocks.abs().amax(-1).log2().floor() - 2.0
+        scaled = blocks / exponents.exp2()[..., None]
+        codes = (scaled.abs()[..., None] - steps).abs().argmin(-1) + 8 * (scaled < 0)
+        tensors[name + "_blocks"] = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        tensors[name + "_scales"] = (exponents + 127.0).to(torch.uint8)
+    save_file(tensors, path, {"format": "pt"})
 
 
 def rewrite_config(folder, case):
@@ -342,6 +401,8 @@ def make(folder, case, seed):
     byte_tokenizer().save(str(folder / "tokenizer.json"), pretty=False)
     if "head" in case:
         ship_head(folder, case["head"], generator)
+    if case.get("packed"):
+        pack_experts(folder)
     rewrite_config(folder, case)
 
     # From the files, so that what is read back is what is measured.

@@ -17,6 +17,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 # Where the float16 numbers of a block begin: they must be finite.
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
           "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+# Its scale is a byte, of which 255 is not a number.
+HALVES |= {"MXFP4": []}
 NUMBERS_PER_TYPE = 1024
 
 
@@ -28,6 +30,9 @@ def finite_half(draw):
 def blocks_of(name, draw):
     numbers, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     blocks = draw.integers(0, 256, (NUMBERS_PER_TYPE // numbers, size), dtype=numpy.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = draw.integers(96, 160, len(blocks))
+        blocks[:3, 0] = 2, 250, 128
     for block in blocks:
         for at in HALVES[name]:
             block[at:at + 2] = finite_half(draw)

@@ -306,6 +306,9 @@ TEST_F(BadInputTest, EnumValuesFromTheFuture) {
   v1::GenerateRequest request = Ask("x");
   request.set_priority(static_cast<v1::Priority>(99));
   EXPECT_EQ(BadField(request), "priority");
+  request = Ask("x");
+  request.set_speculation(static_cast<v1::Speculation>(99));
+  EXPECT_EQ(BadField(request), "speculation");
 }
 
 TEST_F(BadInputTest, UnknownProfilesAndNamesThatNoneCanHave) {

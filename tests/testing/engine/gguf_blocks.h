@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,9 +14,9 @@
 
 namespace eta::testing {
 
-inline constexpr std::array<GgmlType, 8> kBlockTypes = {
-    GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0,
-    GgmlType::kQ5_1, GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K};
+inline constexpr std::array<GgmlType, 9> kBlockTypes = {
+    GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0, GgmlType::kQ5_1,
+    GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kMXFP4};
 
 inline GgmlLayout LayoutOf(GgmlType type) {
   return *FindGgmlLayout(static_cast<uint32_t>(type));
@@ -61,6 +62,9 @@ inline std::vector<std::byte> GgufBlocks(GgmlType type, size_t count, float devi
         break;
       case GgmlType::kQ6_K:
         set(1 / 1360.0f, 0);
+        break;
+      case GgmlType::kMXFP4:  // the exponent of a power of two, near enough
+        bytes[0] = static_cast<std::byte>(128 + static_cast<int>(std::log2(size / 5.8f)));
         break;
       default:
         break;

@@ -57,7 +57,9 @@ class ScriptedEngine::Sink final : public EventSink {
     for (const int32_t id : event.ids) absl::StrAppend(&line, " ", id);
     ids.insert(ids.end(), event.ids.begin(), event.ids.end());
     text += event.text;
-    events.push_back(line + Lines(event.logprobs));
+    const std::string details = Lines(event.logprobs);
+    logprobs += details;
+    events.push_back(line + details);
   }
   void OnFinished(FinishedEvent event) override {
     events.push_back("finished: " + Line(event));
@@ -72,6 +74,7 @@ class ScriptedEngine::Sink final : public EventSink {
   std::vector<std::string> events;
   std::vector<int32_t> ids;
   std::string text;
+  std::string logprobs;
   std::optional<FinishedEvent> finished;
   absl::Status failure;
   bool congested = false;
@@ -120,7 +123,7 @@ class ScriptedEngine::Watch final : public Observer {
 };
 
 ScriptedEngine::ScriptedEngine(const Options& options, Backend& backend)
-    : watch_(std::make_unique<Watch>(*this)) {
+    : drafts_(options.drafts), watch_(std::make_unique<Watch>(*this)) {
   const auto checkpoint = Checkpoint::Open(options.model_dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   auto model = Model::Load(*checkpoint, backend,
@@ -148,6 +151,7 @@ void ScriptedEngine::Submit(Request request) {
   sequence.rope_theta = config().rope_theta;
   sequence.seed = request.sampling.seed.value_or(0);
   sequence.arrival = now_;
+  sequence.drafts = drafts_;
   sinks_.push_back(std::make_shared<Sink>());
   sequence.sink = sinks_.back();
   sequence.request = std::move(request);
@@ -189,6 +193,10 @@ std::vector<int32_t> ScriptedEngine::ids(size_t handle) const {
 
 std::string ScriptedEngine::text(size_t handle) const {
   return sinks_[handle]->text;
+}
+
+std::string ScriptedEngine::logprobs(size_t handle) const {
+  return sinks_[handle]->logprobs;
 }
 
 const std::optional<FinishedEvent>& ScriptedEngine::finished(size_t handle) const {

@@ -22,6 +22,7 @@ class ScriptedEngine {
     int32_t num_blocks = 64;
     bool allow_nonfinite_weights = false;
     BatcherOptions batcher;
+    DraftOptions drafts = {};
   };
 
   // Fails the test if the model cannot be loaded. `backend` must outlive the engine.
@@ -49,6 +50,8 @@ class ScriptedEngine {
   const std::vector<std::string>& reports() const { return reports_; }
   std::vector<int32_t> ids(size_t handle) const;
   std::string text(size_t handle) const;
+  // Of its log-probabilities, each to the bit.
+  std::string logprobs(size_t handle) const;
   // How a request ended that has not failed; absent before that.
   const std::optional<FinishedEvent>& finished(size_t handle) const;
   // The error of a request; OK while it has none.
@@ -61,6 +64,7 @@ class ScriptedEngine {
   class Sink;
   class Watch;
 
+  const DraftOptions drafts_;
   Clock::time_point now_ = Clock::now();
   std::unique_ptr<Model> model_;
   std::unique_ptr<Tokenizer> tokenizer_;

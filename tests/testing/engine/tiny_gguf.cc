@@ -40,7 +40,12 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
     add("attn_q.weight", "self_attn.q_proj.weight", {dim, query}, permutes ? o.num_query_heads : 0);
     add("attn_k.weight", "self_attn.k_proj.weight", {dim, key}, permutes ? o.num_kv_heads : 0);
     add("attn_v.weight", "self_attn.v_proj.weight", {dim, key});
-    if (o.architecture == "qwen2") {
+    const bool gpt_oss = o.architecture == "gpt-oss";
+    if (gpt_oss) {
+      add("attn_output.bias", "self_attn.o_proj.bias", {dim});
+      add("attn_sinks.weight", "self_attn.sinks", {o.num_query_heads});
+    }
+    if (o.architecture == "qwen2" || gpt_oss) {
       add("attn_q.bias", "self_attn.q_proj.bias", {query});
       add("attn_k.bias", "self_attn.k_proj.bias", {key});
       add("attn_v.bias", "self_attn.v_proj.bias", {key});
@@ -56,16 +61,22 @@ std::vector<Named> Tensors(const TinyGgufOptions& o) {
       add("ffn_norm.weight", "pre_feedforward_layernorm.weight", {dim});
       add("post_ffw_norm.weight", "post_feedforward_layernorm.weight", {dim});
     } else {
-      add("ffn_norm.weight", "post_attention_layernorm.weight", {dim});
+      add(gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight",
+          "post_attention_layernorm.weight", {dim});
     }
-    if (o.architecture == "qwen3moe") {
+    if (o.architecture == "qwen3moe" || gpt_oss) {
       const uint64_t width = o.expert_ffn_dim;
       add("ffn_gate_inp.weight", "mlp.gate.weight", {dim, o.num_experts});
       const auto stack = [&](const std::string& name, uint64_t cols, uint64_t rows) {
         add("ffn_" + name + "_exps.weight", "mlp.experts.*." + name + "_proj.weight",
             {cols, rows, o.num_experts});
         all.back().experts = o.num_experts;
+        if (!gpt_oss) return;
+        add("ffn_" + name + "_exps.bias", "mlp.experts.*." + name + "_proj.bias",
+            {rows, o.num_experts});
+        all.back().experts = o.num_experts;
       };
+      if (gpt_oss) add("ffn_gate_inp.bias", "mlp.gate.bias", {o.num_experts});
       stack("gate", dim, width);
       stack("up", dim, width);
       stack("down", width, dim);
@@ -147,7 +158,13 @@ TinyGguf::TinyGguf(const TinyGgufOptions& o) {
   file.Set(prefix + "attention.key_length", o.head_dim);
   file.Set(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
   file.Set(prefix + "rope.freq_base", 10000.0f);
-  if (o.architecture == "qwen3moe") {
+  if (o.architecture == "gpt-oss") {
+    file.Set(prefix + "attention.sliding_window", uint32_t{20});
+    file.Set(prefix + "rope.scaling.type", "yarn");
+    file.Set(prefix + "rope.scaling.factor", 8.0f);
+    file.Set(prefix + "rope.scaling.original_context_length", uint32_t{128});
+  }
+  if (o.architecture == "qwen3moe" || o.architecture == "gpt-oss") {
     file.Set(prefix + "expert_count", o.num_experts);
     file.Set(prefix + "expert_used_count", uint32_t{2});
     file.Set(prefix + "expert_feed_forward_length", o.expert_ffn_dim);

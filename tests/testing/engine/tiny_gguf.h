@@ -13,7 +13,9 @@
 namespace eta::testing {
 
 struct TinyGgufOptions {
-  std::string architecture = "llama";  // llama, qwen2, qwen3, qwen3moe, smollm3 or gemma3
+  // llama, qwen2, qwen3, qwen3moe, smollm3, gemma3 or gpt-oss, of which layers have windows of 20
+  // in turns
+  std::string architecture = "llama";
   bool tied = false;
   uint32_t num_layers = 2;
   uint32_t model_dim = 64;
@@ -21,7 +23,7 @@ struct TinyGgufOptions {
   uint32_t num_query_heads = 4;
   uint32_t num_kv_heads = 2;
   uint32_t head_dim = 32;
-  uint32_t num_experts = 6;  // of qwen3moe, two of them for a row
+  uint32_t num_experts = 6;  // of qwen3moe and gpt-oss, two of them for a row
   uint32_t expert_ffn_dim = 32;
   uint32_t seed = 1;
 };

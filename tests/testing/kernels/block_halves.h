@@ -18,6 +18,8 @@ inline std::vector<size_t> HalvesOf(GgmlType type) {
       return {0, 2};
     case GgmlType::kQ6_K:
       return {208};
+    case GgmlType::kMXFP4:  // its scale is a byte
+      return {};
     default:
       return {0};
   }

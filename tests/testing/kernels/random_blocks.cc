@@ -24,6 +24,9 @@ std::vector<std::byte> RandomBlocks(Random& random, const GgmlLayout& layout, si
   std::vector<std::byte> blocks(count * layout.block_bytes);
   for (std::byte& byte : blocks) byte = static_cast<std::byte>(Uniform(random, 0, 255));
   for (size_t i = 0; i < count; ++i) {
+    if (layout.type == GgmlType::kMXFP4) {
+      blocks[i * layout.block_bytes] = static_cast<std::byte>(Uniform(random, 118, 122));
+    }
     for (const size_t at : HalvesOf(layout.type)) {
       const double magnitude = UniformReal(random, 0.2, 2.0) / 64.0;
       const uint16_t half =

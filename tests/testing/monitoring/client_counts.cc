@@ -59,6 +59,9 @@ void ClientCounts::CountAnswer(const std::string& tenant, const std::string& mod
       finished);
   tenants[{{"tenant", tenant}}].Add(finished);
   preemptions += finished.preemptions();
+  drafts.set_drafted(drafts.drafted() + finished.drafts().drafted());
+  drafts.set_accepted(drafts.accepted() + finished.drafts().accepted());
+  drafts.set_steps_saved(drafts.steps_saved() + finished.drafts().steps_saved());
 }
 
 void ClientCounts::CountRefusal(const MetricLabels& labels, const std::string& reason) {

@@ -58,6 +58,7 @@ class ClientCounts {
   std::map<MetricLabels, AttentionCounts> attention;  // by mode, profile, version and tenant
   std::map<MetricLabels, AttentionCounts> tenants;    // by tenant
   int64_t preemptions = 0;
+  v1::DraftStats drafts;
 
  private:
   std::mutex mutex_;

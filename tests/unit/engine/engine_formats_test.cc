@@ -296,6 +296,7 @@ TEST_P(Geometry, ThresholdsBelowEveryBoundReadExactlyWhatFullReads) {
 TEST_P(Geometry, TheReferenceBackendGivesTheSameAnswer) {
   const TinyModel model(GetParam().options);
   EngineOptions options = OptionsFor(model);
+  options.max_step_tokens = 128;  // backends have defaults of their own
   const auto engine = Start(options);
   UseReference(options);
   const auto reference = Start(options);

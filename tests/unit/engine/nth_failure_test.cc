@@ -12,6 +12,8 @@
 #include "calibration/profiles/profile_store.h"
 #include "calibration/profiles/store/open_profile_store.h"
 #include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/batching/drafts/suffix_index.h"
 #include "engine/chat/chat_template.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -47,6 +49,23 @@ class NthFailure : public ::testing::Test {
   }
   const TinyModel model_{{.num_layers = 1, .shards = 2}};
 };
+
+TEST_F(NthFailure, AllocationWhileATextIsIndexedForDrafts) {
+  std::vector<int32_t> first(256), more(10'000);
+  for (size_t i = 0; i < first.size(); ++i) first[i] = static_cast<int32_t>(i % 100);
+  const auto index_all = [&]() -> absl::Status {
+    SuffixIndex index;
+    RETURN_IF_ERROR(index.Append(first));
+    const absl::Status status = index.Append(more);
+    if (status.ok()) return status;
+    int32_t draft = -1;
+    EXPECT_EQ(index.size(), 256) << "it is as it was";
+    EXPECT_EQ(index.Propose({&draft, 1}), SuffixIndex::kLongestMatch);
+    EXPECT_EQ(draft, 56);
+    return status;
+  };
+  EXPECT_EQ(FailEachAllocation(index_all), 6) << "three for each size";
+}
 
 TEST_F(NthFailure, AllocationWhileACheckpointIsOpened) {
   EXPECT_GT(FailEachAllocation([this] { return Checkpoint::Open(model_.path()).status(); }), 20);

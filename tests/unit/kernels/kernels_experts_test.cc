@@ -279,10 +279,16 @@ TEST_P(ExpertsOn, BlocksOfAFileStayBlocks) {
   }
 }
 
+// gpt-oss: experts have biases and the clamped activation.
+struct LayerBiases {
+  HostTensor up;    // [E, 2F]
+  HostTensor down;  // [E, D]
+};
+
 // A layer's experts on a device: what is added to `onto`.
 HostTensor Layer(Device& device, const HostTensor& logits, const HostTensor& x,
                  const HostTensor& onto, const ExpertShape& shape, const Stack& up,
-                 const Stack& down, WeightFormat format) {
+                 const Stack& down, WeightFormat format, const LayerBiases* biases = nullptr) {
   ChoiceOf choice(device, x.rows, shape.experts, shape.per_row);
   Route(device, logits, true, choice.view);
   const auto gate_up = up.Pack(device, format);
@@ -294,9 +300,12 @@ HostTensor Layer(Device& device, const HostTensor& logits, const HostTensor& x,
   const TensorView narrow = device.Empty(places, shape.dim);
   const TensorView out = device.Put(onto, 3);
   ExpertOps& ops = device->experts();
-  ops.MultiplyExperts({device.Put(x, 0, type), true, choice.view, gate_up.get(), wide});
-  device->SwiGlu({wide, activated});
-  ops.MultiplyExperts({activated, false, choice.view, back.get(), narrow});
+  const Activation activation = biases ? Activation::kClamped : Activation::kSilu;
+  const float* const up_bias = biases ? device.Put(biases->up.data) : nullptr;
+  const float* const down_bias = biases ? device.Put(biases->down.data) : nullptr;
+  ops.MultiplyExperts({device.Put(x, 0, type), true, choice.view, gate_up.get(), wide, up_bias});
+  device->SwiGlu({wide, activated, activation});
+  ops.MultiplyExperts({activated, false, choice.view, back.get(), narrow, down_bias});
   ops.AddExperts({narrow, choice.view, out});
   EXPECT_TRUE(device->Finish().ok());
   return device.Get(out);
@@ -311,7 +320,11 @@ TEST_P(ExpertsOn, ALayerIsTheSumOverItsExperts) {
     const Stack up(random, shape.experts, 2 * shape.width, shape.dim, DType::kFloat32);
     const Stack down(random, shape.experts, shape.dim, shape.width, DType::kFloat32);
     Device device(GetParam());
-    const HostTensor got = Layer(device, logits, x, onto, shape, up, down, WeightFormat::kNative);
+    const LayerBiases biases = {Normal(random, shape.experts, 2 * shape.width, 3.0f),
+                                Normal(random, shape.experts, shape.dim)};
+    const bool biased = shape.rows % 2 != 0;
+    const HostTensor got = Layer(device, logits, x, onto, shape, up, down, WeightFormat::kNative,
+                                 biased ? &biases : nullptr);
     for (int64_t r = 0; r < shape.rows; ++r) {
       std::vector<float> sorted(logits.row(r), logits.row(r) + shape.experts);
       std::sort(sorted.begin(), sorted.end(), std::greater<>());
@@ -329,19 +342,25 @@ TEST_P(ExpertsOn, ALayerIsTheSumOverItsExperts) {
           for (int64_t i = 0; i < shape.dim; ++i) {
             product[static_cast<size_t>(n)] += double{wide.row(n)[i]} * x.row(r)[i];
           }
+          if (biased) product[static_cast<size_t>(n)] += biases.up.row(e)[n];
         }
         for (int64_t n = 0; n < shape.dim; ++n) {
           for (int64_t i = 0; i < shape.width; ++i) {
             const double gate = product[static_cast<size_t>(i)];
-            sum[static_cast<size_t>(n)] += weight * gate / (1.0 + std::exp(-gate)) *
-                                           product[static_cast<size_t>(shape.width + i)] *
-                                           down.numbers[static_cast<size_t>(e)].row(n)[i];
+            const double met = product[static_cast<size_t>(shape.width + i)];
+            const double low = std::min(gate, 7.0);
+            const double activated =
+                biased ? low / (1.0 + std::exp(-1.702 * low)) * (std::clamp(met, -7.0, 7.0) + 1.0)
+                       : gate / (1.0 + std::exp(-gate)) * met;
+            sum[static_cast<size_t>(n)] +=
+                weight * activated * down.numbers[static_cast<size_t>(e)].row(n)[i];
           }
+          if (biased) sum[static_cast<size_t>(n)] += weight * biases.down.row(e)[n];
         }
       }
       for (int64_t n = 0; n < shape.dim; ++n) {
         EXPECT_NEAR(got.row(r)[n], sum[static_cast<size_t>(n)],
-                    1e-5 + 4 * RoundingError(device.activation_dtype()));
+                    (1e-5 + 4 * RoundingError(device.activation_dtype())) * (biased ? 8.0 : 1.0));
       }
     }
   }

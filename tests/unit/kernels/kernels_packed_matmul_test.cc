@@ -307,7 +307,11 @@ TEST_P(PackedMatMulOn, ExtremesHaveTheReferencesBits) {
           storage[i + 1] = std::byte{0x3C};
         }
       };
-      half(layout.type == GgmlType::kQ6_K ? 208 : 0);
+      if (layout.type == GgmlType::kMXFP4) {
+        for (size_t i = 0; i < storage.size(); i += layout.block_bytes) storage[i] = std::byte{128};
+      } else {
+        half(layout.type == GgmlType::kQ6_K ? 208 : 0);
+      }
       if (FormOf(layout.type).has_low) half(2);
       Device judge({"reference"});
       Device device(GetParam());
@@ -381,7 +385,9 @@ TEST_P(PackedMatMulOn, StackedPartsKeepTheirTypes) {
     const HostMatrix part = parts.back();
     bytes += (*device->Pack({&part, 1}, WeightFormat::kNative))->bytes();
     if (i != 3) continue;
-    for (std::vector<std::byte>& floats : {std::ref(storage[8]), std::ref(storage[9])}) {
+    const size_t count = layouts.size();
+    for (std::vector<std::byte>& floats :
+         {std::ref(storage[count]), std::ref(storage[count + 1])}) {
       parts.push_back(ToHostMatrix(Normal(random, 16, 256), DType::kFloat16, floats));
       bytes += 16 * 256 * 2;
     }

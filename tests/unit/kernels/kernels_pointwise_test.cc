@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/params/layer.h"
@@ -453,6 +454,37 @@ TEST(PointwiseTest, GeluIsItsFormWithTanh) {
     for (size_t i = 0; i < 9; ++i) {
       EXPECT_NEAR(got.data[i], 2.0 * known[i].second, 1e-6 * std::abs(known[i].first) + 1e-30)
           << name << " at " << known[i].first;
+    }
+  }
+}
+
+// Both sides of both limits, and numbers that are none.
+TEST_P(PointwiseOn, ClampedSwiGluMatchesItsFormula) {
+  Random random(26);
+  for (const int64_t f : {1, 31, 64, 300}) {
+    HostTensor gate_up = Normal(random, 6, 2 * f, 5.0f);
+    gate_up.row(1)[0] = 100.0f;
+    gate_up.row(2)[0] = -100.0f;
+    gate_up.row(3)[f] = 100.0f;
+    gate_up.row(4)[f] = -100.0f;
+    gate_up = Rounded(gate_up, device.activation_dtype());
+    gate_up.row(5)[0] = std::numeric_limits<float>::quiet_NaN();
+    const TensorView out = device.Empty(6, f, 1, device.activation_dtype());
+    Plan(device, {{.num_rows = 6}});
+    device->SwiGlu({.gate_up = device.Put(gate_up, 4, device.activation_dtype()),
+                    .out = out,
+                    .activation = Activation::kClamped});
+    EXPECT_TRUE(device->Finish().ok());
+    const HostTensor got = device.Get(out);
+    const double tolerance = 4e-6 + RoundingError(device.activation_dtype());
+    EXPECT_TRUE(std::isnan(got.row(5)[0]));
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t i = 0; i < f; ++i) {
+        const double gate = std::min(double{gate_up.row(r)[i]}, 7.0);
+        const double up = std::clamp(double{gate_up.row(r)[f + i]}, -7.0, 7.0);
+        const double want = gate / (1.0 + std::exp(-1.702 * gate)) * (up + 1.0);
+        EXPECT_NEAR(got.row(r)[i], want, tolerance * std::abs(want) + 1e-6) << r << " " << i;
+      }
     }
   }
 }

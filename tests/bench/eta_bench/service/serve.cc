@@ -1,7 +1,9 @@
 // eta-bench serve: what the clients of a running server experience: time to the first token, time
-// between tokens, tokens per second, at a given number of streams or a given rate of requests.
+// between tokens, tokens per second, at a given number of streams or a given rate of requests; and
+// what free answers feel of others that a format binds, and of schemas that are being compiled.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -36,7 +38,16 @@ struct Options {
   uint64_t seed = 1;
   std::string chats_file;
   std::vector<std::string> chats;  // its lines; the last ones are for the warm-up
+  std::string schema_file;         // binds every second answer
+  std::string schema;
+  std::string compile_file;  // compiled again and again beside the load
+  std::string compile;
 };
+
+// Whether a schema binds the answer to a request.
+bool Binds(const Options& options, uint64_t index) {
+  return !options.schema.empty() && index % 2 == 1;
+}
 
 constexpr uint64_t kWarmUp = uint64_t{1} << 32;  // index of its first request
 
@@ -46,6 +57,7 @@ struct Call {
   std::vector<double> between;  // one per token after the first
   int64_t tokens = 0;
   double union_density = -1.0;
+  bool bound = false;
   std::string error;
 };
 
@@ -72,6 +84,7 @@ v1::GenerateRequest MakeRequest(const Options& options, uint64_t index) {
   request.mutable_output()->set_token_ids(true);
   if (options.attention == "full") request.mutable_attention()->mutable_full();
   if (options.attention == "dynamic") request.mutable_attention()->mutable_dynamic();
+  if (Binds(options, index)) request.mutable_format()->set_json_schema(options.schema);
   return request;
 }
 
@@ -79,6 +92,7 @@ v1::GenerateRequest MakeRequest(const Options& options, uint64_t index) {
 Call RunCall(v1::EtaService::Stub& stub, const Options& options, uint64_t index,
              Clock::time_point begin) {
   Call call;
+  call.bound = Binds(options, index);
   grpc::ClientContext context;
   const auto reader = stub.Generate(&context, MakeRequest(options, index));
   v1::GenerateResponse message;
@@ -105,11 +119,57 @@ Call RunCall(v1::EtaService::Stub& stub, const Options& options, uint64_t index,
   const grpc::Status status = reader->Finish();
   if (!status.ok()) {
     call.error = absl::StrCat(static_cast<int>(status.error_code()), " ", status.error_message());
-  } else if (!finished || call.tokens != options.max_tokens) {
+  } else if (!finished || (!call.bound && call.tokens != options.max_tokens)) {
     call.error = absl::StrCat("answer of ", call.tokens, " tokens, not ", options.max_tokens);
   }
   return call;
 }
+
+// Sends a schema that no request had before, one at a time, until it is destroyed.
+class Compilations {
+ public:
+  explicit Compilations(const Options& options) {
+    if (!options.compile.empty()) thread_ = std::thread([this, &options] { Run(options); });
+  }
+  ~Compilations() { Stop(); }
+  Compilations(const Compilations&) = delete;
+  Compilations& operator=(const Compilations&) = delete;
+
+  // Seconds from the request to its first token, of each.
+  const std::vector<double>& Stop() {
+    stopping_ = true;
+    if (thread_.joinable()) thread_.join();
+    return seconds_;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  void Run(const Options& options) {
+    const auto stub = v1::EtaService::NewStub(
+        grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials()));
+    for (int i = 0; !stopping_ && error_.empty(); ++i) {
+      v1::GenerateRequest request = MakeRequest(options, 0);
+      Json schema = Json::parse(options.compile);
+      schema["description"] = absl::StrCat(options.seed, ".", i);
+      request.mutable_format()->set_json_schema(schema.dump());
+      request.mutable_stopping()->set_max_tokens(1);
+      const Stopwatch stopwatch;
+      grpc::ClientContext context;
+      const auto reader = stub->Generate(&context, request);
+      v1::GenerateResponse message;
+      while (reader->Read(&message)) {
+      }
+      const grpc::Status status = reader->Finish();
+      if (!status.ok()) error_ = absl::StrCat("--compile: ", status.error_message());
+      seconds_.push_back(stopwatch.seconds());
+    }
+  }
+
+  std::atomic<bool> stopping_ = false;
+  std::vector<double> seconds_;
+  std::string error_;
+  std::thread thread_;
+};
 
 // Requests in the order of their arrival times. A free stream takes the next one.
 class Load {
@@ -213,15 +273,19 @@ Json Run(const Options& options) {
   }
   const double setup_seconds = setup.seconds();
   Load load(options, options.requests, 0);
+  Compilations compilations(options);
   const std::vector<Call> calls = load.Run();
-  std::vector<double> first_tokens, between;
+  const std::vector<double>& compiled = compilations.Stop();
+  if (!compilations.error().empty()) Fail(compilations.error());
+  std::vector<double> first_tokens, between, between_bound;
   int64_t tokens = 0;
   double density = 0.0;
   int with_density = 0;
   for (const Call& call : calls) {
     if (!call.error.empty()) Fail(call.error);
     first_tokens.push_back(call.first_token);
-    between.insert(between.end(), call.between.begin(), call.between.end());
+    std::vector<double>& gaps = call.bound ? between_bound : between;
+    gaps.insert(gaps.end(), call.between.begin(), call.between.end());
     tokens += call.tokens;
     if (call.union_density < 0.0) continue;
     density += call.union_density;
@@ -243,6 +307,8 @@ Json Run(const Options& options) {
                  {"tokens_per_s", static_cast<double>(tokens) / load.seconds()},
                  {"first_token_milliseconds", Percentiles(first_tokens)},
                  {"between_tokens_milliseconds", Percentiles(between)},
+                 {"between_bound_tokens_milliseconds", Percentiles(between_bound)},
+                 {"compilation_milliseconds", Percentiles(compiled)},
                  {"union_density", nullptr}};
   if (with_density > 0) report["union_density"] = density / with_density;
   return report;
@@ -253,8 +319,12 @@ void Print(const Json& report) {
               report["requests"].get<int>(), report["seconds"].get<double>(),
               report["requests_per_s"].get<double>(), report["tokens_per_s"].get<double>());
   Json rows = Json::array();
-  for (const auto& [what, key] : {std::pair{"first token", "first_token_milliseconds"},
-                                  std::pair{"between tokens", "between_tokens_milliseconds"}}) {
+  for (const auto& [what, key] :
+       {std::pair{"first token", "first_token_milliseconds"},
+        std::pair{"between tokens", "between_tokens_milliseconds"},
+        std::pair{"of bound answers", "between_bound_tokens_milliseconds"},
+        std::pair{"compilations", "compilation_milliseconds"}}) {
+    if (report[key].is_null() && rows.size() >= 2) continue;
     Json row = report[key].is_null() ? Json::object() : report[key];
     row["what"] = what;
     rows.push_back(std::move(row));
@@ -292,6 +362,15 @@ void AddServeCommand(CLI::App& app, Command& chosen) {
           "--chats", options->chats_file,
           "File of questions, one a line, each sent once as a chat, instead of random tokens")
       ->check(CLI::ExistingFile);
+  command
+      ->add_option("--schema", options->schema_file,
+                   "File of a JSON schema that binds every second answer; times between tokens are "
+                   "then of the others")
+      ->check(CLI::ExistingFile);
+  command
+      ->add_option("--compile", options->compile_file,
+                   "File of a JSON schema that is compiled anew, again and again, beside the load")
+      ->check(CLI::ExistingFile);
   command->add_option("--attention", options->attention)
       ->check(CLI::IsMember({"default", "full", "dynamic"}))
       ->capture_default_str();
@@ -299,6 +378,12 @@ void AddServeCommand(CLI::App& app, Command& chosen) {
   command->callback([options, &chosen] {
     chosen = {[options] {
                 options->chats = ReadChats(*options);
+                if (!options->schema_file.empty()) {
+                  options->schema = ReadText(options->schema_file);
+                }
+                if (!options->compile_file.empty()) {
+                  options->compile = ReadText(options->compile_file);
+                }
                 return Run(*options);
               },
               Print};

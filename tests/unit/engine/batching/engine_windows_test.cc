@@ -54,6 +54,8 @@ std::vector<Request> WindowRequests(const ModelConfig& config) {
     if (i % 3 == 2 && sparse) request.attention.settings.sparse_prefill = true;
     if (i % 4 == 3) {
       request.sampling.temperature = 0.9f;
+      // Among all tokens, nearly alike here, a GPU's rounding would decide a draw.
+      request.sampling.top_k = 8;
       request.sampling.seed = static_cast<uint64_t>(1000 + i);
     }
     requests.push_back(std::move(request));
@@ -210,8 +212,10 @@ TEST_P(Windows, PassesMeasureTheSameInAnySteps) {
     WaitUntilIdle(*engine);
     EXPECT_EQ(engine->Snapshot().blocks_used, 0);
   }
-  EXPECT_EQ(losses[1], losses[0]);
-  EXPECT_EQ(losses[2], losses[0]);
+  const auto near =
+      ::testing::Pointwise(::testing::FloatNear(static_cast<float>(BatchTolerance())), losses[0]);
+  EXPECT_THAT(losses[1], near);
+  EXPECT_THAT(losses[2], near);
 }
 
 // A request that would not fit if every layer held all of its tokens.

@@ -93,6 +93,53 @@ TEST(Scheduler, ReplayedAnswersKeepToTheDecodeRowsAndAllOfThemMove) {
   EXPECT_GT(rows.at(3), 16) << "a prompt's rows select nothing";
 }
 
+TEST(Scheduler, DraftsTakeTheRowsThatNobodyElseUses) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 100, 2), Decoding(1, 70, 2), Prefilling(2, 1000, 0)};
+  input.running[0].drafts = 7;
+  input.running[1].drafts = 7;
+  input.available_blocks = input.free_blocks = 100;
+  input.max_step_tokens = 66;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 1) << "a prompt takes all";
+  input.max_step_tokens = 2 + 1000 + 10;
+  auto rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 8);
+  EXPECT_EQ(rows.at(1), 4) << "the first one has had the rest";
+  EXPECT_EQ(rows.at(2), 1000);
+  input.max_decode_rows = 7;
+  rows = RowsByIndex(PlanStep(input));
+  EXPECT_EQ(rows.at(0), 6);
+  EXPECT_EQ(rows.at(1), 1);
+}
+
+TEST(Scheduler, DraftsTakeBlocksThatAreFreeWhereNobodyLacksAny) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 62, 1)};  // two more tokens in its block
+  input.running[0].drafts = 7;
+  input.available_blocks = 5;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 3) << "the others are cached";
+  input.free_blocks = 1;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_EQ(RowsByIndex(plan).at(0), 8);
+  EXPECT_EQ(plan.work[0].new_blocks, 1);
+  input.waiting = {Arriving(1, 6400)};
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 1) << "somebody waits for blocks";
+}
+
+TEST(Scheduler, DraftsOfWindowsTakeTheirBlocksToo) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 62, 1)};
+  input.running[0].drafts = 7;
+  input.running[0].window_blocks = 1;
+  input.window_groups = 2;
+  input.available_blocks = input.free_blocks = 2;
+  EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 3);
+  input.available_blocks = input.free_blocks = 3;
+  const StepPlan plan = PlanStep(input);
+  EXPECT_EQ(RowsByIndex(plan).at(0), 8);
+  EXPECT_EQ(plan.work[0].new_blocks, 3);
+}
+
 TEST(Scheduler, AShortPromptOvertakesALongOneWhichStillMoves) {
   SchedulerInput input = Input();
   input.running = {Prefilling(0, 30'000, 512), Prefilling(5, 90, 0)};
@@ -264,6 +311,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     input.max_step_tokens = pick(input.max_running, 300);
     input.max_decode_rows = pick(input.max_running, 40);
     input.available_blocks = pick(0, 30);
+    input.free_blocks = pick(0, input.available_blocks);
     for (int i = pick(0, input.max_running); i > 0; --i) {
       RunningSequence sequence;
       sequence.rank = kNoon + seconds(pick(0, 50));
@@ -275,6 +323,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       sequence.paused = pick(0, 9) == 0;
       sequence.yields = sequence.paused && pick(0, 1) == 0;
       sequence.replays = pick(0, 2) == 0;
+      sequence.drafts = pick(0, 7);
       input.running.push_back(sequence);
     }
     for (int i = pick(0, 5); i > 0; --i) input.waiting.push_back(Arriving(60 - i, pick(1, 900)));
@@ -284,6 +333,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     for (const int32_t index : plan.preempted) blocks += BlocksOf(input.running[index]);
     int32_t rows = 0;
     int32_t replayed = 0;
+    int32_t with_drafts = 0;
     for (const StepPlan::Work& work : plan.work) {
       rows += work.num_rows;
       blocks -= work.new_blocks;
@@ -292,7 +342,13 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       const RunningSequence& sequence = input.running[work.index];
       replayed += sequence.replays ? work.num_rows : 0;
       EXPECT_FALSE(sequence.paused && work.num_rows > 0);
-      EXPECT_LE(work.num_rows, sequence.num_tokens - sequence.num_computed);
+      const int32_t remaining = sequence.num_tokens - sequence.num_computed;
+      if (work.num_rows > remaining) {
+        with_drafts += work.num_rows;
+        EXPECT_EQ(remaining, 1);
+        EXPECT_LE(work.num_rows, 1 + sequence.drafts);
+        EXPECT_FALSE(plan.short_of_blocks);
+      }
       EXPECT_LE(sequence.num_computed + work.num_rows,
                 (BlocksOf(sequence) + work.new_blocks) * input.block_size);
       for (const int32_t index : plan.preempted) EXPECT_NE(index, work.index);
@@ -301,6 +357,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
     ASSERT_GE(blocks, 0);
     ASSERT_LE(rows, input.max_step_tokens);
     ASSERT_LE(replayed, input.max_decode_rows);
+    ASSERT_LE(with_drafts, input.max_decode_rows);
     size_t in_slots = plan.admitted.size();
     for (size_t i = 0; i < input.running.size(); ++i) in_slots += input.running[i].paused ? 0 : 1;
     ASSERT_LE(in_slots, static_cast<size_t>(input.max_running));

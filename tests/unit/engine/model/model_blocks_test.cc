@@ -219,7 +219,8 @@ TEST_F(ModelBlocks, TakeTheFilesMemoryOnACpu) {
     // What has no more bits than are asked for stays as it is.
     EXPECT_EQ(Load(checkpoint, *cpu, WeightFormat::kInt8)->weight_bytes(), native);
     const size_t four = Load(checkpoint, *cpu, WeightFormat::kInt4)->weight_bytes();
-    if (type == GgmlType::kQ4_0 || type == GgmlType::kQ4_1 || type == GgmlType::kQ4_K) {
+    if (type == GgmlType::kQ4_0 || type == GgmlType::kQ4_1 || type == GgmlType::kQ4_K ||
+        type == GgmlType::kMXFP4) {
       EXPECT_EQ(four, native);
     } else {
       EXPECT_LT(four, native);
@@ -264,6 +265,21 @@ TEST_F(ModelBlocks, WithAScaleThatIsNoNumberAreNamedUnlessTheyAreAllowed) {
       }
     }
   }
+}
+
+// bad input: Weights | MXFP4 with a scale of 255, NaN in e8m0 |
+//   FAILED_PRECONDITION, tensor and block named, unless a flag allows them
+TEST_F(ModelBlocks, OfMxfp4WithANanScaleAreNamed) {
+  const auto backend = testing::Open("reference");
+  TinyGguf tiny = Tiny();
+  UseBlocks(tiny.file, "blk.1.ffn_down.weight", GgmlType::kMXFP4);
+  tiny.file.At("blk.1.ffn_down.weight").data[2 * LayoutOf(GgmlType::kMXFP4).block_bytes] = '\xFF';
+  const Checkpoint checkpoint = Open(tiny.file);
+  EXPECT_THAT(Model::Load(checkpoint, *backend, {}).status(),
+              FailsSaying(absl::StatusCode::kFailedPrecondition,
+                          "tensor model.layers.1.mlp.down_proj.weight: block 2: a scale is NaN or "
+                          "infinite"));
+  EXPECT_TRUE(Model::Load(checkpoint, *backend, {.allow_nonfinite_weights = true}).ok());
 }
 
 TEST_F(ModelBlocks, OfANegativeZeroAreZeros) {

@@ -39,7 +39,7 @@ void ExpectFamilyRefused(const absl::StatusOr<ModelConfig>& config, absl::Status
 //   | BadModelTest.AConfigIsRefusedInOneLine
 TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
   EXPECT_EQ(KnownModelTypes(),
-            "eta, llama, mistral, qwen2, qwen3, qwen3_moe, smollm3 and gemma3_text");
+            "eta, llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, smollm3 and gemma3_text");
   for (const ModelFamily& family : ModelFamilies()) {
     EXPECT_EQ(FindModelFamily(family.model_type), &family);
   }
@@ -49,6 +49,77 @@ TEST(ModelFamily, TheTableIsWhatIsNamedInErrors) {
         ParseFamily(type), absl::StatusCode::kUnimplemented,
         std::string("model_type '") + type + "' is not supported, only " + KnownModelTypes());
   }
+}
+
+// gpt-oss-20b's, as it was published but for its sizes.
+Json GptOssFields() {
+  return {{"attention_bias", true},
+          {"experts_per_token", 4},
+          {"head_dim", 64},
+          {"hidden_act", "silu"},
+          {"initial_context_length", 4096},
+          {"max_position_embeddings", 131072},
+          {"num_experts_per_tok", 4},
+          {"num_local_experts", 32},
+          {"quantization_config", {{"quant_method", "mxfp4"}}},
+          {"rope_scaling",
+           {{"beta_fast", 32.0},
+            {"beta_slow", 1.0},
+            {"factor", 32.0},
+            {"original_max_position_embeddings", 4096},
+            {"rope_type", "yarn"},
+            {"truncate", false}}},
+          {"rope_theta", 150000},
+          {"sliding_window", 128},
+          {"swiglu_limit", 7.0}};
+}
+
+TEST(ModelFamily, GptOssHasSinksWindowsAndExpertsWithBiases) {
+  const auto config = ParseFamily("gpt_oss", GptOssFields()).value();
+  EXPECT_TRUE(config.sinks);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_TRUE(config.out_bias);
+  EXPECT_TRUE(config.expert_biases);
+  EXPECT_TRUE(config.normalise_experts);
+  EXPECT_EQ(config.activation, Activation::kClamped);
+  EXPECT_EQ(config.num_experts, 32);
+  EXPECT_EQ(config.experts_per_token, 4);
+  EXPECT_EQ(config.expert_ffn_dim, 64);  // intermediate_size
+  EXPECT_EQ(config.max_context, 131072);
+  EXPECT_EQ(config.rope_scaling.type, RopeScalingType::kYarn);
+  for (int32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(config.layer(i).window, i % 2 == 0 ? 128 : 0) << i;
+    EXPECT_TRUE(config.HasExperts(i));
+  }
+  Json listed = GptOssFields();
+  listed["layer_types"] = {"full_attention", "sliding_attention", "full_attention",
+                           "full_attention"};
+  EXPECT_THAT(ParseFamily("gpt_oss", listed)->full_layers(), ElementsAre(0, 2, 3));
+  const auto tensors = ExpectedTensors(config);
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.sinks"), std::vector<int64_t>{4});
+  EXPECT_EQ(tensors.at("model.layers.1.mlp.gate.bias"), std::vector<int64_t>{32});
+  EXPECT_EQ(tensors.at("model.layers.3.mlp.experts.31.up_proj.bias"), std::vector<int64_t>{64});
+  EXPECT_EQ(tensors.at("model.layers.3.mlp.experts.31.down_proj.bias"), std::vector<int64_t>{256});
+}
+
+// bad input: config.json | gpt_oss without rope scaling, window null, an activation with other
+//   constants | INVALID_ARGUMENT or UNIMPLEMENTED, named
+TEST(ModelFamily, GptOssIsRefusedWithWhatIsNotItsForm) {
+  const auto refused = [](const char* field, const Json& value, absl::StatusCode code,
+                          const std::string& words) {
+    Json fields = GptOssFields();
+    fields[field] = value;
+    ExpectFamilyRefused(ParseFamily("gpt_oss", fields), code, words);
+  };
+  using enum absl::StatusCode;
+  refused("rope_scaling", nullptr, kInvalidArgument, "rope_scaling must be there");
+  refused("sliding_window", nullptr, kUnimplemented, "sliding_window null is not supported");
+  refused("swiglu_limit", 6.0, kUnimplemented, "swiglu_limit other than 7 is not supported");
+  refused("swiglu_alpha", 1.0, kUnimplemented, "swiglu_alpha other than 1.702 is not supported");
+  refused("num_local_experts", 1000000, kInvalidArgument, "num_local_experts");
+  refused("num_experts_per_tok", 33, kInvalidArgument,
+          "num_experts_per_tok must be at most num_experts, 32");
+  refused("sliding_window", 0, kInvalidArgument, "sliding_window");
 }
 
 TEST(ModelFamily, OnlyEtaPredictsThresholds) {
@@ -77,7 +148,7 @@ TEST(ModelFamily, AnAdaptedModelNamesTheFamilyThatItComesFrom) {
     EXPECT_EQ(config.rope_theta, before->rope_theta) << type;
     EXPECT_EQ(config.tie_word_embeddings, before->tie_word_embeddings) << type;
   }
-  for (const char* type : {"eta", "qwen3_moe", "gemma3_text", "gpt2", ""}) {
+  for (const char* type : {"eta", "qwen3_moe", "gpt_oss", "gemma3_text", "gpt2", ""}) {
     ExpectFamilyRefused(ParseFamily("eta", {{"eta_beta", 5.0}, {"eta_family", type}}),
                         absl::StatusCode::kUnimplemented,
                         "eta_family '" + std::string(type) + "' is not a family that can be");
@@ -137,6 +208,7 @@ TEST(ModelFamily, BaseAndHeadThatTheFileDoesNotNameAreThoseOfTransformers) {
   for (const ModelFamily& family : ModelFamilies()) {
     if (family.has_predictor) continue;
     const std::string type(family.model_type);
+    if (family.names_scaling) continue;  // a file that says nothing is refused
     const bool tied = type == "smollm3" || type == "gemma3_text";
     const auto unsaid = ParseFamily(type).value();
     EXPECT_EQ(unsaid.rope_theta, type == "smollm3" ? 2e6f : (tied ? 1e6f : 1e4f)) << type;

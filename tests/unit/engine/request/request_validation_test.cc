@@ -332,6 +332,21 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
       << "full is the default of a plain model with the paper's index";
 }
 
+// bad input: Sampling and stopping | `speculation` self | UNIMPLEMENTED, UNSUPPORTED_BY_SERVER,
+// field
+//   `speculation`
+TEST(RequestValidation, DraftsBySparserReadsAreRefusedByName) {
+  const auto with = [](Speculation value) {
+    return [value](Request& r) { r.speculation = value; };
+  };
+  for (const Speculation value : {Speculation::kAuto, Speculation::kOff, Speculation::kPrompt})
+    EXPECT_EQ(Field(with(value)), "ok");
+  const absl::Status status = Validate(with(Speculation::kSelf), GatedModel());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_BY_SERVER");
+  EXPECT_EQ(GetErrorDetail(status).field, "speculation");
+}
+
 TEST(RequestValidation, AModelIsNotAskedForWhatItCannotDo) {
   EXPECT_EQ(Field([](Request& r) { r.attention.mode = AttentionMode::kDynamic; }, PlainModel()),
             "UNSUPPORTED_BY_MODEL");

@@ -35,6 +35,20 @@ TEST(TemperedKeys, EndWithTheLastWordThatHasABit) {
   EXPECT_THAT(keys.words(), ElementsAre(0u, 0u, Bit(150 - 128)));
 }
 
+TEST(TemperedKeys, AreTakenBackWithTheirTokens) {
+  const std::vector<int32_t> special = {2};
+  TemperedKeys keys(special, 200);
+  const std::vector<int32_t> tokens(70, 2);
+  keys.Append(tokens);
+  keys.CutTo(3);
+  EXPECT_THAT(keys.words(), ::testing::ElementsAre(7));
+  keys.CutTo(5);  // there are not as many
+  keys.Append(std::vector<int32_t>{1, 2});
+  EXPECT_THAT(keys.words(), ::testing::ElementsAre(7 | 16));
+  keys.CutTo(0);
+  EXPECT_TRUE(keys.words().empty());
+}
+
 TEST(TemperedKeys, StayWhereTheyAre) {
   const std::vector<int32_t> special = {1};
   TemperedKeys keys(special, 1000);

@@ -101,8 +101,8 @@ struct Stored {
 };
 
 enum class Form { kTogether, kSeparately };
-// Whether the layer has RoPE.
-enum class Turn { kRotated, kUnrotated };
+// What the layer does to queries and keys: RoPE, nothing, or norms of heads and then RoPE.
+enum class Turn { kRotated, kUnrotated, kNormed };
 // Whether the step's tensors have rows for its padding too.
 enum class Room { kRows, kPaddedRows };
 // What rows of padding bring.
@@ -187,8 +187,18 @@ class CudaAppend : public ::testing::TestWithParam<AppendShape> {
     const auto separate = [&] {  // a download runs what was recorded
       if (form == Form::kSeparately) device_.Get(kv.tiles, 1);
     };
+    const int32_t d = cache.shape.geometry.head_dim;
+    std::vector<float> factors(static_cast<size_t>(d));
+    for (size_t i = 0; i < factors.size(); ++i) factors[i] = 0.5f + static_cast<float>(i % 7);
+    const float* q_norm = device_.Put(factors);
+    std::ranges::reverse(factors);
+    const float* k_norm = device_.Put(factors);
     device_->Plan({tokens, rows});
-    if (turn == Turn::kRotated) device_->Rope({q_view, k_view, cache.shape.geometry.head_dim});
+    if (turn == Turn::kNormed) {
+      device_->NormHeads({q_view, k_view, q_norm, k_norm, d, 1e-5f});
+      separate();
+    }
+    if (turn != Turn::kUnrotated) device_->Rope({q_view, k_view, d});
     separate();
     device_->AppendKv({k_view, v_view, cache.shape.geometry, kv});
     separate();
@@ -243,6 +253,14 @@ TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStoreWithoutRope) {
       EXPECT_TRUE(std::equal(k, k + cache.kv_cols(), together.k.row(row))) << s;
     }
   }
+}
+
+TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStoreWithNormsOfHeads) {
+  const Cache cache = MakeCache(GetParam(), 38);
+  const auto step = [&](Form form) {
+    return Step(cache, AllOf(cache), form, Room::kRows, Turn::kNormed);
+  };
+  ExpectTheSame(step(Form::kTogether), step(Form::kSeparately));
 }
 
 TEST_P(CudaAppend, RowsDoNotDependOnTheirBatch) {

@@ -25,11 +25,13 @@ struct ExpertLayer {
   int32_t per_row;
   int64_t dim;
   int64_t width;
+  bool biased = false;  // with the clamped activation, as of gpt-oss
 };
 // Whole and ragged; more K than all warps take at once, and less than one does; K that tensor cores
 // do not take.
-constexpr ExpertLayer kExpertLayers[] = {{128, 8, 256, 96}, {5, 2, 1032, 40}, {60, 4, 64, 776},
-                                         {1, 1, 136, 24},   {9, 9, 72, 200},  {12, 3, 100, 36}};
+constexpr ExpertLayer kExpertLayers[] = {
+    {128, 8, 256, 96}, {5, 2, 1032, 40}, {60, 4, 64, 776},        {1, 1, 136, 24},
+    {9, 9, 72, 200},   {12, 3, 100, 36}, {32, 4, 256, 104, true}, {12, 3, 100, 36, true}};
 
 enum class Crowd { kSpread, kTogether, kFewExperts };
 
@@ -51,6 +53,11 @@ class ExpertStep {
     activated_ = device.Empty(places, layer.width, 0, type);
     narrow_ = device.Empty(places, layer.dim);
     out_ = device.Empty(rows, layer.dim);
+    if (layer.biased) {
+      Random random(54);  // the same on every device
+      up_bias_ = device.Put(Normal(random, layer.experts, 2 * layer.width).data);
+      down_bias_ = device.Put(Normal(random, layer.experts, layer.dim).data);
+    }
     choice_ = {.num_experts = layer.experts,
                .per_row = layer.per_row,
                .experts = integers(places),
@@ -90,11 +97,13 @@ class ExpertStep {
       EXPECT_EQ(device_->Finish(), absl::OkStatus());
     };
     finish();
-    ops.MultiplyExperts({padded(x_, 1), true, choice_, &up, padded(wide_, k)});
+    ops.MultiplyExperts({padded(x_, 1), true, choice_, &up, padded(wide_, k), up_bias_});
     finish();
-    device_->SwiGlu({padded(wide_, k), padded(activated_, k)});
+    device_->SwiGlu({padded(wide_, k), padded(activated_, k),
+                     layer_.biased ? Activation::kClamped : Activation::kSilu});
     finish();
-    ops.MultiplyExperts({padded(activated_, k), false, choice_, &down, padded(narrow_, k)});
+    ops.MultiplyExperts(
+        {padded(activated_, k), false, choice_, &down, padded(narrow_, k), down_bias_});
     finish();
     ops.AddExperts({padded(narrow_, k), choice_, padded(out_, 1)});
   }
@@ -126,6 +135,8 @@ class ExpertStep {
   ExpertLayer layer_;
   int64_t num_rows_ = 0;
   TensorView logits_, x_, wide_, activated_, narrow_, out_;
+  const float* up_bias_ = nullptr;
+  const float* down_bias_ = nullptr;
   ExpertChoice choice_;
   std::vector<int32_t> tokens_;
   SequenceRows sequence_;

@@ -30,7 +30,7 @@ TEST(UnpackBlocks, GivesTheNumbersOfTheReferenceBitByBit) {
           << "number " << i / sizeof(float);
     }
   }
-  EXPECT_EQ(types, 8);
+  EXPECT_EQ(types, 9);
 }
 
 TEST(UnpackBlocks, LeavesNumbersThatAreNotQuantisedAsTheyAre) {

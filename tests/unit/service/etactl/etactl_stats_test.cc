@@ -50,6 +50,7 @@ constexpr char kLoad[] = R"pb(
     steps_per_second: 12.34
     tokens_per_second: 37.0
     paused: 2
+    drafts { drafted: 600 accepted: 450 steps_saved: 430 }
     devices {
       running: 3
       waiting: 1
@@ -129,6 +130,7 @@ TEST(EtactlStats, SaysWhatItIsHowBusyAndHowFast) {
             "minute\n"
             "since the start: 1000 steps, 900 prompt tokens (64 cached), 2500 generated, 0 "
             "preemptions\n"
+            "drafts: 450 of 600 drafted tokens right, 430 steps saved\n"
             "paused until their clients have read: 2\n"
             "\n"
             "device  KV blocks in use          used  cached  free  running  waiting  "

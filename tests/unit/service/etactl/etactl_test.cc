@@ -49,6 +49,17 @@ TEST(EtactlRequest, LeavesWhatWasNotGivenToTheServer) {
   EXPECT_EQ(request.attention().mode_case(), v1::Attention::MODE_NOT_SET);
   EXPECT_FALSE(request.attention().has_z());
   EXPECT_EQ(request.priority(), v1::PRIORITY_UNSPECIFIED);
+  EXPECT_EQ(request.speculation(), v1::SPECULATION_UNSPECIFIED);
+}
+
+TEST(EtactlRequest, SaysWhereDraftsComeFrom) {
+  const auto of = [](const char* value) {
+    return RequestOf({"Once", "--speculation", value}).value().speculation();
+  };
+  EXPECT_EQ(of("off"), v1::SPECULATION_OFF);
+  EXPECT_EQ(of("prompt"), v1::SPECULATION_PROMPT);
+  EXPECT_EQ(of("self"), v1::SPECULATION_SELF);
+  EXPECT_EQ(of("auto"), v1::SPECULATION_AUTO);
 }
 
 TEST(EtactlRequest, ReadsSpecialTokensOnlyWhereThatIsSaid) {
@@ -304,7 +315,11 @@ TEST(EtactlStatistics, SayWhatIsKnownAndLeaveOutTheRest) {
       {"attention { mode: ATTENTION_MODE_DYNAMIC }",
        "usage { output_tokens: 3 } timing { decode { nanos: 500000000 } }",
        {},
-       {"density"}},
+       {"density", "drafted"}},
+      {"",
+       "drafts { drafted: 180 accepted: 120 steps_saved: 118 }",
+       {"120 of 180 drafted tokens right, 118 steps saved"},
+       {}},
       {"attention { mode: ATTENTION_MODE_DYNAMIC special_keys: SPECIAL_KEYS_ATTEND sink_blocks: 0 "
        "reads: READS_OWN }",
        "",

@@ -39,6 +39,7 @@ TEST(ToRequest, AbsentFieldsAreTheDefaults) {
   EXPECT_FALSE(request.attention.settings.min_mass.has_value());
   EXPECT_FALSE(request.attention.begin.has_value());
   EXPECT_EQ(request.priority, Priority::kNormal);
+  EXPECT_FALSE(request.speculation.has_value());
 }
 
 TEST(ToRequest, PresentZerosAreZeros) {
@@ -62,6 +63,7 @@ TEST(ToRequest, PresentZerosAreZeros) {
 TEST(ToRequest, CarriesEveryField) {
   auto message = FromText<v1::GenerateRequest>(R"(
     token_ids { ids: 5 } request_id: "r1" priority: PRIORITY_HIGH parse_special: true
+    speculation: SPECULATION_PROMPT
     sampling {
       temperature: 0.7 top_k: 40 top_p: 0.8 min_p: 0.1 repetition_penalty: 1.1
       presence_penalty: 0.2 frequency_penalty: 0.3 logit_bias { token_id: 7 bias: -3 } seed: 11
@@ -81,6 +83,7 @@ TEST(ToRequest, CarriesEveryField) {
   const auto request = ToRequest(message).value();
   EXPECT_EQ(request.id, "r1");
   EXPECT_EQ(request.priority, Priority::kHigh);
+  EXPECT_EQ(request.speculation, Speculation::kPrompt);
   EXPECT_TRUE(request.parse_special);
   EXPECT_THAT(std::get<std::vector<int32_t>>(request.prompt), ElementsAre(5));
   EXPECT_EQ(request.sampling.temperature, 0.7f);
@@ -146,6 +149,24 @@ TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.begin");
 }
 
+// bad input: Sampling and stopping | `speculation` of a value that is not known | INVALID_ARGUMENT,
+// the field
+//   named | BadInputTest.EnumValuesFromTheFuture
+TEST(ToRequest, DraftsComeFromWhereItKnows) {
+  v1::GenerateRequest message;
+  message.set_text("hello");
+  const auto of = [&](v1::Speculation value) {
+    message.set_speculation(value);
+    return ToRequest(message)->speculation;
+  };
+  EXPECT_EQ(of(v1::SPECULATION_OFF), Speculation::kOff);
+  EXPECT_EQ(of(v1::SPECULATION_SELF), Speculation::kSelf);
+  EXPECT_EQ(of(v1::SPECULATION_AUTO), Speculation::kAuto);
+  EXPECT_EQ(of(v1::SPECULATION_UNSPECIFIED), std::nullopt);
+  message.set_speculation(static_cast<v1::Speculation>(99));
+  EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "speculation");
+}
+
 TEST(ToRequest, NeedsAPromptAndWholeBiases) {
   v1::GenerateRequest message;
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "prompt");
@@ -170,38 +191,40 @@ TEST(ToMessage, FinishedTellsWhatStoppedTheAnswer) {
 
 TEST(ToMessage, FinishedCarriesEverything) {
   using std::chrono::milliseconds;
-  const FinishedEvent event = {.reason = FinishReason::kStopString,
-                               .matched_stop = "END",
-                               .prompt_tokens = 31,
-                               .cached_tokens = 32,
-                               .output_tokens = 33,
-                               .preemptions = 34,
-                               .timing = {.queue = milliseconds(1500),
-                                          .prefill = milliseconds(2250),
-                                          .first_token = milliseconds(3750),
-                                          .decode = milliseconds(4125)},
-                               .attention = {.decode_rows = 7,
-                                             .keys_attended = 1,
-                                             .keys_eligible = 2,
-                                             .keys_read = 3,
-                                             .values_read = 9,
-                                             .keys_cached = int64_t{1} << 40,
-                                             .head_density_sum = 1.75,
-                                             .union_density_sum = 3.5,
-                                             .kv_bytes_read = 5,
-                                             .kv_bytes_dense = 6,
-                                             .index_bytes_read = 8,
-                                             .fallback_rows = 17,
-                                             .fallback_kv_bytes_read = 18,
-                                             .prefill_rows = 13,
-                                             .prefill_keys_attended = 14,
-                                             .prefill_keys_eligible = 56,
-                                             .prefill_density_sum = 9.75,
-                                             .shadow_row_layers = 16,
-                                             .mass_kept_sum = 14.0,
-                                             .output_error_sum = 2.0},
-                               .layers = {{0.2, 0.3}, {0.4, 0.6}},
-                               .full_from = 19};
+  const FinishedEvent event = {
+      .reason = FinishReason::kStopString,
+      .matched_stop = "END",
+      .prompt_tokens = 31,
+      .cached_tokens = 32,
+      .output_tokens = 33,
+      .preemptions = 34,
+      .timing = {.queue = milliseconds(1500),
+                 .prefill = milliseconds(2250),
+                 .first_token = milliseconds(3750),
+                 .decode = milliseconds(4125)},
+      .attention = {.decode_rows = 7,
+                    .keys_attended = 1,
+                    .keys_eligible = 2,
+                    .keys_read = 3,
+                    .values_read = 9,
+                    .keys_cached = int64_t{1} << 40,
+                    .head_density_sum = 1.75,
+                    .union_density_sum = 3.5,
+                    .kv_bytes_read = 5,
+                    .kv_bytes_dense = 6,
+                    .index_bytes_read = 8,
+                    .fallback_rows = 17,
+                    .fallback_kv_bytes_read = 18,
+                    .prefill_rows = 13,
+                    .prefill_keys_attended = 14,
+                    .prefill_keys_eligible = 56,
+                    .prefill_density_sum = 9.75,
+                    .shadow_row_layers = 16,
+                    .mass_kept_sum = 14.0,
+                    .output_error_sum = 2.0},
+      .drafts = {.drafted = 21, .accepted = 22, .steps_saved = 23, .kv_bytes_rejected = 24},
+      .layers = {{0.2, 0.3}, {0.4, 0.6}},
+      .full_from = 19};
   EXPECT_THAT(ToMessage(event).finished(), ReadsAs(R"(
     finish_reason: FINISH_REASON_STOP_STRING stop_string: "END"
     usage { prompt_tokens: 31 cached_tokens: 32 output_tokens: 33 }
@@ -218,7 +241,12 @@ TEST(ToMessage, FinishedCarriesEverything) {
       fallback_steps: 17 fallback_kv_bytes_read: 18
       shadow_row_layers: 16 mass_kept: 0.875 output_error: 0.125
     }
-    preemptions: 34 full_from: 19)"));
+    preemptions: 34 full_from: 19
+    drafts { drafted: 21 accepted: 22 steps_saved: 23 kv_bytes_rejected: 24 })"));
+}
+
+TEST(ToMessage, FinishedIsSilentOfDraftsWhereThereWereNone) {
+  EXPECT_FALSE(ToMessage(FinishedEvent()).finished().has_drafts());
 }
 
 TEST(ToMessage, StartedNamesTheRopeFactorAndItsBase) {

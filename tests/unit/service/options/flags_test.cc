@@ -142,6 +142,15 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
+// bad input: Server | --speculation: self, or any other value | exit code 2, the flag named
+TEST(Flags, DraftsComeFromTheTextOrFromNowhere) {
+  EXPECT_EQ(Parse({}).flags->engine.speculation, Speculation::kOff);
+  EXPECT_EQ(Parse({"--speculation=auto"}).flags->engine.speculation, Speculation::kAuto);
+  EXPECT_EQ(Parse({"--speculation", "prompt"}).flags->engine.speculation, Speculation::kPrompt);
+  for (const char* value : {"self", "on", ""})
+    EXPECT_THAT(Refusal({"--speculation", value}), HasSubstr("--speculation")) << value;
+}
+
 // bad input: Server | --shadow_rate: not a number, below 0, above 1 | exit code 2, the flag named
 TEST(Flags, TheShadowRateIsAShareOrNothing) {
   for (const char* rate : {"0", "0.001", "1"}) {

@@ -160,12 +160,14 @@ TEST(ConvertStats, LoadIsTheEnginesAndTheCounters) {
                     {.running = 2, .blocks_cached = 4, .device_lost = true}};
   status.telemetry.server.steps = 1000;
   status.telemetry.server.preemptions = 13;
+  status.telemetry.server.drafts = {.drafted = 60, .accepted = 40, .steps_saved = 39};
   status.telemetry.accounts = {{.prompt_tokens = 40, .cached_tokens = 20, .output_tokens = 700},
                                {.prompt_tokens = 4, .cached_tokens = 2, .output_tokens = 77}};
   status.telemetry.steps_per_second = 7.5;
   status.telemetry.tokens_per_second = 12.5;
   EXPECT_THAT(ToMessage(status).load(), ReadsAs(R"(
     running: 3 waiting: 2 waiting_tokens: 99 passes_running: 4 passes_waiting: 5 paused: 1
+    drafts { drafted: 60 accepted: 40 steps_saved: 39 }
     steps: 1000 preemptions: 13 prompt_tokens: 44 cached_tokens: 22 output_tokens: 777
     steps_per_second: 7.5 tokens_per_second: 12.5 last_step_age { nanos: 25000000 }
     devices {

@@ -662,6 +662,21 @@ TEST_F(TelemetryTest, WhatBecameOfTheDefaultProfileIsCounted) {
   EXPECT_EQ(of("unavailable"), 1.0);
 }
 
+TEST_F(TelemetryTest, CountsWhatBecameOfDrafts) {
+  telemetry_.OnStep({.sequences = 1,
+                     .decode_rows = 4,
+                     .drafts = {.drafted = 3, .accepted = 2, .steps_saved = 2}});
+  telemetry_.OnStep({.sequences = 1,
+                     .decode_rows = 8,
+                     .drafts = {.drafted = 7, .steps_saved = 0, .kv_bytes_rejected = 640}});
+  const PageReader page = Page();
+  const Labels model = {{"model", "tiny"}};
+  EXPECT_EQ(page.Value("eta_draft_tokens_total", model), 10.0);
+  EXPECT_EQ(page.Value("eta_draft_tokens_accepted_total", model), 2.0);
+  EXPECT_EQ(page.Value("eta_draft_steps_saved_total", model), 2.0);
+  EXPECT_EQ(page.Value("eta_draft_kv_bytes_rejected_total", model), 640.0);
+}
+
 TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {
   StartEngine(OptionsFor(model_));
   using std::chrono::milliseconds;

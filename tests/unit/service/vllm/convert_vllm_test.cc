@@ -282,13 +282,18 @@ TEST(VllmAnswer, ThePromptsFirstTokenHasNoLogarithm) {
 }
 
 TEST(VllmAnswer, TheEndSaysStopOrLengthAndWhatMatched) {
-  FinishedEvent event = {.prompt_tokens = 3, .cached_tokens = 2, .output_tokens = 5};
+  FinishedEvent event = {.prompt_tokens = 3,
+                         .cached_tokens = 2,
+                         .output_tokens = 5,
+                         .drafts = {.drafted = 8, .accepted = 4}};
   vllm_pb::GenerateComplete complete;
   SetEnd(event, complete);
   EXPECT_EQ(complete.finish_reason(), "length");
   EXPECT_EQ(complete.prompt_tokens(), 3u);
   EXPECT_EQ(complete.cached_tokens(), 2u);
   EXPECT_EQ(complete.completion_tokens(), 5u);
+  EXPECT_EQ(complete.spec_draft_tokens(), 8u);
+  EXPECT_EQ(complete.spec_accepted_tokens(), 4u);
   EXPECT_EQ(complete.matched_stop_case(), vllm_pb::GenerateComplete::MATCHED_STOP_NOT_SET);
   event.reason = FinishReason::kCutOff;
   SetEnd(event, complete);

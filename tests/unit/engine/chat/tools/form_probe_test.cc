@@ -1,10 +1,12 @@
 #include "engine/chat/tools/form_probe.h"
 
+#include <fstream>
 #include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/engine/tool_templates.h"
 
 namespace eta {
@@ -47,6 +49,22 @@ TEST(FormProbe, TellsHowAModelCallsTools) {
   EXPECT_EQ(named.begin, "[TOOL_CALLS]");
   EXPECT_EQ(named.middle, "[ARGS]");
   EXPECT_EQ(named.end, "");
+}
+
+// The template of gpt-oss, as it was published.
+TEST(FormProbe, TellsAnswersWithChannels) {
+  std::ifstream file(ETA_SOURCE_DIR "/tests/oracles/chat_templates/llama_cpp.json");
+  const auto templates = nlohmann::json::parse(file);
+  const AnswerForm harmony = FormOf(templates.at("models/templates/openai-gpt-oss-120b.jinja"));
+  EXPECT_TRUE(harmony.channels);
+  EXPECT_TRUE(harmony.shows_tools);
+  EXPECT_EQ(harmony.calls, CallSyntax::kChannel);
+  EXPECT_EQ(harmony.begin, "to=functions.");
+  EXPECT_EQ(harmony.middle, "<|channel|>commentary json<|message|>");
+  EXPECT_EQ(harmony.end, "<|call|>");
+  EXPECT_EQ(harmony.reasoning_begin, "<|channel|>analysis<|message|>");
+  EXPECT_EQ(harmony.reasoning_end, "<|end|><|start|>assistant<|channel|>final<|message|>");
+  EXPECT_THAT(MarksOf(harmony), ::testing::SizeIs(7));
 }
 
 TEST(FormProbe, KnowsNoFormThatItCannotRead) {

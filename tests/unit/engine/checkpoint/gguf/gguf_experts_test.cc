@@ -49,7 +49,8 @@ TEST(GgufExpertNames, AnExpertIsInTheStackOfItsLayer) {
         "model.layers.3.mlp.gate.weight", "other.mlp.experts.1.up_proj.weight"}) {
     EXPECT_EQ(ExpertOf(name), std::nullopt) << name;
   }
-  EXPECT_EQ(ToGgufName("model.layers.3.mlp.experts.17.gate_proj.bias"), std::nullopt);
+  const std::string bias = "model.layers.3.mlp.experts.17.gate_proj.bias";
+  EXPECT_EQ(ToGgufName(bias), "blk.3.ffn_gate_exps.bias");
 }
 
 TEST_F(GgufExpertsTest, StacksOfBlocksAreTheExpertsOwn) {
@@ -127,6 +128,50 @@ TEST_F(GgufExpertsTest, ExpertsAreThoseOfQwen3Moe) {
               }),
               absl::StatusCode::kInvalidArgument,
               "tensor 'blk.1.ffn_up_exps.weight' has over 1024 experts");
+}
+
+// bad input: GGUF | gpt-oss: no window, another choice of experts, biases of another shape, a norm
+//   by two names | INVALID_ARGUMENT or UNIMPLEMENTED, key or tensor named
+TEST_F(GgufExpertsTest, GptOssHasBiasesAndSinks) {
+  const auto with = [](const std::function<void(GgufWriter&)>& change) {
+    TinyGguf tiny({.architecture = "gpt-oss", .num_layers = 3});
+    change(tiny.file);
+    return tiny.file;
+  };
+  const GgufWriter sound = with([](auto&) {});
+  const Json config = Config(sound);
+  EXPECT_EQ(config["model_type"], "gpt_oss");
+  EXPECT_EQ(config["architectures"], Json{"GptOssForCausalLM"});
+  EXPECT_EQ(config["attention_bias"], true);
+  EXPECT_EQ(config["intermediate_size"], 32);
+  EXPECT_EQ(config["num_experts"], 6);
+  EXPECT_EQ(config["sliding_window"], 20);
+  EXPECT_EQ(config["layer_types"],
+            (Json{"sliding_attention", "full_attention", "sliding_attention"}));
+  EXPECT_EQ(config["rope_scaling"]["truncate"], false);
+  EXPECT_EQ(config["rope_scaling"]["rope_type"], "yarn");
+  const auto file = Open(sound).value();
+  EXPECT_THAT(file.tensors().at("model.layers.2.self_attn.sinks").shape, ::testing::ElementsAre(4));
+  EXPECT_THAT(file.tensors().at("model.layers.2.mlp.experts.5.up_proj.bias").shape,
+              ::testing::ElementsAre(32));
+  const Json unscaled = Config(with([](auto& f) { f.Set("gpt-oss.rope.scaling.type", "none"); }));
+  EXPECT_EQ(unscaled["rope_scaling"], Json({{"rope_type", "default"}}));
+  EXPECT_TRUE(Open(with([](auto& f) { f.Set("gpt-oss.expert_gating_func", uint32_t{3}); })).ok());
+
+  ExpectError(with([](auto& f) { f.Set("gpt-oss.expert_gating_func", uint32_t{1}); }),
+              absl::StatusCode::kUnimplemented,
+              "'gpt-oss.expert_gating_func' other than 3, softmax");
+  ExpectError(with([](auto& f) { f.Remove("gpt-oss.attention.sliding_window"); }),
+              absl::StatusCode::kInvalidArgument, "'gpt-oss.attention.sliding_window' is missing");
+  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up_exps.bias").dimensions = {32 * 6}; }),
+              absl::StatusCode::kInvalidArgument,
+              "tensor 'blk.1.ffn_up_exps.bias' must have two dimensions");
+  ExpectError(with([](auto& f) {
+                auto twice = f.At("blk.1.post_attention_norm.weight");
+                twice.name = "blk.1.ffn_norm.weight";
+                f.tensors.push_back(twice);
+              }),
+              absl::StatusCode::kInvalidArgument, "is there twice, by another name too");
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ std::vector<float> Floats(const absl::StatusOr<std::vector<std::byte>>& bytes) {
 }
 
 TEST_F(GgufFileTest, TensorsHaveHuggingFacesNamesAndOrder) {
-  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3"}) {
+  for (const char* architecture : {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3", "gpt-oss"}) {
     SCOPED_TRACE(architecture);
     const TinyGguf tiny({.architecture = architecture});
     const auto file = Open(tiny.file);
@@ -238,7 +238,7 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   };
   ExpectError(with([](auto& f) { f.Set("general.architecture", "mamba"); }), kUnimplemented,
               "'general.architecture' 'mamba' is not supported, only llama, qwen2, qwen3, "
-              "qwen3moe, smollm3 and gemma3");
+              "qwen3moe, smollm3, gpt-oss and gemma3");
   ExpectError(with([](auto& f) { f.Set("llama.logit_scale", 2.0f); }), kUnimplemented,
               "'llama.logit_scale' other than 0 is not supported");
   for (const char* zero : {"llama.logit_scale", "llama.attention.scale"}) {
@@ -261,8 +261,8 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
               kUnimplemented, "tensor 'blk.0.attn_qkv.weight' is not known");
   ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_exps.weight"; }),
               kInvalid, "tensor 'blk.1.ffn_up_exps.weight' must have three dimensions");
-  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_exps.bias"; }),
-              kUnimplemented, "tensor 'blk.1.ffn_up_exps.bias' is not known");
+  ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.1.ffn_up_shexp.weight"; }),
+              kUnimplemented, "tensor 'blk.1.ffn_up_shexp.weight' is not known");
   ExpectError(with([](auto& f) { f.At("blk.1.ffn_up.weight").name = "blk.01.ffn_up.weight"; }),
               kUnimplemented, "tensor 'blk.01.ffn_up.weight' is not known");
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/checkpoint/gguf/gguf_file.h"
+#include "engine/checkpoint/gguf/gguf_vocabulary.h"
 #include "engine/checkpoint/piece_table.h"
 #include "engine/model/model_config.h"
 #include "gmock/gmock.h"
@@ -173,6 +174,23 @@ TEST(GgufTokenizerTest, TheTemplateAndTheEndsOfAnswers) {
   const Json generation = Json::parse(*tokenizer.generation_config_json);
   EXPECT_THAT(generation["eos_token_id"], ElementsAre(1, 2, 263));
   EXPECT_EQ(generation["pad_token_id"], 0);
+}
+
+// gpt-oss: <|end|> ends a message of an answer.
+TEST(GgufTokenizerTest, ReturnsAndCallsEndAnswersOfHarmony) {
+  GgufWriter file = ByteLevel();
+  const auto ends = [&](const std::vector<std::string>& tokens) {
+    file.Set("tokenizer.ggml.tokens", tokens);
+    file.Set("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), 3));
+    file.Set("tokenizer.ggml.eos_token_id", uint32_t{1});
+    file.Set("tokenizer.ggml.eot_token_id", uint32_t{2});
+    const std::string bytes = file.Serialize();
+    const auto header = ParseGgufHeader(bytes, bytes.size()).value();
+    GgufMetadata metadata(header);
+    return ReadGgufVocabulary(metadata).value().end_ids;
+  };
+  EXPECT_THAT(ends({"a", "<|return|>", "<|end|>", "<|call|>"}), ElementsAre(1, 3));
+  EXPECT_THAT(ends({"a", "<|im_end|>", "<|end|>", "b"}), ElementsAre(1, 2));
 }
 
 TEST(GgufTokenizerTest, AllEndsThatAFileListsEndAnswers) {

@@ -306,6 +306,12 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   }
 }
 
+TEST_F(GgufExportTest, GptOssIsReadAndNotWritten) {
+  const TinyGguf tiny({.architecture = "gpt-oss"});
+  ExpectRefused(*Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())),
+                "model_type 'gpt_oss' is read from GGUF files, not written");
+}
+
 TEST_F(GgufExportTest, PartsOfATokenizerWithoutAKeyAreNamed) {
   TinyGguf tiny;
   UseByteLevelVocabulary(tiny.file);

@@ -1,0 +1,50 @@
+#include "engine/batching/drafts/draft_length.h"
+
+#include <algorithm>
+
+namespace eta {
+namespace {
+
+constexpr double kNewest = 1.0 / 8.0;  // the weight of the newest token in the average
+constexpr double kLeastGain = 1.02;    // below that, what a draft costs beside its rows is not paid
+
+// How much faster the batch gets its tokens with k drafted ones for one of its sequences.
+double Gain(double acceptance, int32_t k, int32_t running, double row_cost) {
+  double tokens = running;
+  double power = 1.0;
+  for (int32_t i = 0; i < k; ++i) tokens += power *= acceptance;
+  const double step = 1.0 + (running - 1) * row_cost;
+  return tokens / running * step / (step + k * row_cost);
+}
+
+int32_t Best(double acceptance, int32_t running, double row_cost) {
+  const double few = Gain(acceptance, DraftLength::kShort, running, row_cost);
+  const double many = Gain(acceptance, DraftLength::kLong, running, row_cost);
+  if (std::max(few, many) < kLeastGain) return 0;
+  return many > few ? DraftLength::kLong : DraftLength::kShort;
+}
+
+}  // namespace
+
+int32_t DraftLength::Next(int32_t match, int32_t running, double row_cost) {
+  if (match == 0 || running > kMostRunning) return 0;
+  Kind& kind = KindOf(match);
+  if (const int32_t best = Best(kind.acceptance, running, row_cost); best > 0) {
+    kind.pause = kFirstPause;
+    kind.skipped = 0;
+    return best;
+  }
+  // Where even perfect drafts would not pay, there is nothing to try.
+  if (Best(1.0, running, row_cost) == 0 || ++kind.skipped <= kind.pause) return 0;
+  kind.pause = std::min(2 * kind.pause, kLongestPause);
+  kind.skipped = 0;
+  return kShort;
+}
+
+void DraftLength::Observe(int32_t match, int32_t drafted, int32_t accepted) {
+  double& average = KindOf(match).acceptance;
+  for (int32_t i = 0; i < accepted; ++i) average += kNewest * (1.0 - average);
+  if (accepted < drafted) average -= kNewest * average;  // those behind it were not tried
+}
+
+}  // namespace eta

@@ -1,0 +1,17 @@
+// What became of drafts, as text for people.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "eta/v1/generate.pb.h"
+
+namespace eta::ctl {
+
+// "120 of 180 drafted tokens right, 118 steps saved".
+inline std::string DescribeDrafts(const v1::DraftStats& drafts) {
+  return absl::StrCat(drafts.accepted(), " of ", drafts.drafted(), " drafted tokens right, ",
+                      drafts.steps_saved(), " steps saved");
+}
+
+}  // namespace eta::ctl
