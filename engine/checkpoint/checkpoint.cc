@@ -418,19 +418,13 @@ absl::Status Checkpoint::PresentTextModel() {
   ASSIGN_OR_RETURN(auto text, TextModelConfig(config_json_));
   if (!text) return absl::OkStatus();
   config_json_ = *std::move(text);
+  ASSIGN_OR_RETURN(const auto names, TextModelNames(tensors_));
+  left_out_tensors_ = tensors_.size() - names.size();
   std::map<std::string, TensorInfo> tensors;
   std::map<std::string, Place> places;
-  for (auto& [name, info] : tensors_) {
-    const auto named = TextModelName(name);
-    if (!named) {
-      ++left_out_tensors_;
-      continue;
-    }
-    if (!tensors.emplace(*named, info).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", Quoted(*named), " is there under two names"));
-    }
-    places.emplace(*named, places_.at(name));
+  for (const auto& [own, of_file] : names) {
+    tensors.emplace(own, tensors_.at(of_file));
+    places.emplace(own, places_.at(of_file));
   }
   tensors_ = std::move(tensors);
   places_ = std::move(places);

@@ -72,4 +72,16 @@ std::optional<std::string> TextModelName(std::string_view name) {
   return std::string(name);
 }
 
+absl::StatusOr<std::map<std::string, std::string>> TextModelNames(
+    const std::map<std::string, TensorInfo>& tensors) {
+  std::map<std::string, std::string> names;
+  for (const auto& entry : tensors) {
+    const auto own = TextModelName(entry.first);
+    if (!own || names.emplace(*own, entry.first).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", Quoted(*own), " is there under two names"));
+  }
+  return names;
+}
+
 }  // namespace eta

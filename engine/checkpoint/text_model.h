@@ -2,11 +2,13 @@
 // the text model's as text_config, and the names of its tensors have a prefix.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/safetensors_header.h"
 
 namespace eta {
 
@@ -19,5 +21,10 @@ absl::StatusOr<std::optional<std::string>> TextModelConfig(std::string_view conf
 // "model.norm.weight". Others stay. Nullopt: the tensor is of the vision tower, or of what leads
 // from it into the text.
 std::optional<std::string> TextModelName(std::string_view name);
+
+// Of all tensors of the text model: its own names, and those that the files have. INVALID_ARGUMENT,
+// naming it, for a tensor that is there under two names.
+absl::StatusOr<std::map<std::string, std::string>> TextModelNames(
+    const std::map<std::string, TensorInfo>& tensors);
 
 }  // namespace eta
