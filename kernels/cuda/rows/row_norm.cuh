@@ -17,7 +17,7 @@ inline constexpr int kWidth = 4;
 inline constexpr int kPass = kThreads * kWidth;  // elements that the threads take in one turn
 inline constexpr int kRowsTogether = 2;
 // What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
-inline constexpr int kHeld = 2;
+inline constexpr int kHeld = 4;
 
 // Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
 template <typename T>
