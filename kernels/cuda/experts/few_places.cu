@@ -55,7 +55,8 @@ void LaunchKernel(Device& device, const ExpertArgs& args, int64_t most_tasks) {
   Launch(device, "product of experts",
          {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
           .block = kThreads,
-          .shared_bytes = HitListBytes(args.num_experts)},
+          .shared_bytes = HitListBytes(args.num_experts),
+          .keeps_l1 = true},
          Kernel<T, kSwiGlu>, args);
 }
 
