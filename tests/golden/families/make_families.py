@@ -267,7 +267,7 @@ CASES = {
     "gpt-oss": {
         "type": "gpt_oss",
         "seed": 24,
-        "config": dict(GPT_OSS, num_hidden_layers=4),
+        "config": dict(GPT_OSS, num_hidden_layers=3),
         "stored": torch.bfloat16,
         "older": GPT_OSS_OLDER,
         "without": dict(sliding_window=TOKENS),
