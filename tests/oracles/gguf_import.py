@@ -31,24 +31,30 @@ NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outpu
          "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
          "post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks",
          "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate"}
+# In files whose layers have four norms.
+FOUR_NORMS = NAMES | {"post_attention_norm": "post_attention_layernorm",
+                      "ffn_norm": "pre_feedforward_layernorm",
+                      "post_ffw_norm": "post_feedforward_layernorm"}
 STACKS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
 DTYPES = {"F32": numpy.dtype("<f4"), "F16": numpy.dtype("<f2"), "BF16": numpy.dtype("<u2")}
 DIM, FFN, HEADS, KV_HEADS, VOCAB, EXPERTS = 256, 512, 8, 2, 300, 5
 
 
-def hugging_face_name(name):
+def hugging_face_name(name, names):
     base, kind = name.rsplit(".", 1)
     if not base.startswith("blk."):
-        return f"{NAMES[base]}.{kind}"
+        return f"{names[base]}.{kind}"
     _, layer, part = base.split(".")
-    name = f"model.layers.{layer}.{NAMES[part]}"
+    name = f"model.layers.{layer}.{names[part]}"
     return name if part == "attn_sinks" else f"{name}.{kind}"
 
 
 def expected_tensors(path, heads, kv_heads):
     """`heads`: 0 where rows are in order."""
     tensors = {}
-    for tensor in GGUFReader(path).tensors:
+    reader = GGUFReader(path)
+    gemma = reader.fields["general.architecture"].contents() == "gemma3"
+    for tensor in reader.tensors:
         if tensor.tensor_type == GGMLQuantizationType.BF16:
             data = numpy.array(tensor.data).view("<u2")
         elif tensor.tensor_type in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
@@ -67,7 +73,9 @@ def expected_tensors(path, heads, kv_heads):
                 name = f"model.layers.{layer}.mlp.experts.{expert}.{STACKS[part]}"
                 tensors[f"{name}.{tensor.name.split('.')[-1]}"] = of_expert
         else:
-            tensors[hugging_face_name(tensor.name)] = data
+            if gemma and part.endswith("norm"):
+                data = data - numpy.float32(1)
+            tensors[hugging_face_name(tensor.name, FOUR_NORMS if gemma else NAMES)] = data
     return tensors
 
 
@@ -150,8 +158,11 @@ def write_model(path, type_name, draw, architecture="llama"):
     if architecture == "qwen2" or gpt_oss:
         vectors |= {"blk.0.attn_q.bias": DIM, "blk.0.attn_k.bias": KV_HEADS * head_dim,
                     "blk.0.attn_v.bias": KV_HEADS * head_dim}
-    if architecture.startswith("qwen3"):
+    if architecture.startswith("qwen3") or architecture == "gemma3":
         vectors |= {"blk.0.attn_q_norm.weight": head_dim, "blk.0.attn_k_norm.weight": head_dim}
+    if architecture == "gemma3":
+        file.add_sliding_window(64)
+        vectors |= {"blk.0.post_attention_norm.weight": DIM, "blk.0.post_ffw_norm.weight": DIM}
     if architecture == "qwen3moe" or gpt_oss:
         vectors |= {"blk.0.ffn_gate_inp.weight": (EXPERTS, DIM)}
     for name, size in vectors.items():
@@ -177,7 +188,8 @@ def main():
             write_model(path, type_name, draw)
             print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
         for architecture, heads, kv_heads in (("qwen2", 0, 0), ("qwen3", 0, 0), ("qwen3moe", 0, 0),
-                                              ("smollm3", HEADS, KV_HEADS), ("gpt-oss", 0, 0)):
+                                              ("gemma3", 0, 0), ("smollm3", HEADS, KV_HEADS),
+                                              ("gpt-oss", 0, 0)):
             path = os.path.join(work, architecture + ".gguf")
             write_model(path, "MXFP4" if architecture == "gpt-oss" else "Q8_0", draw, architecture)
             print(f"{architecture}: {compare(build, path, heads, kv_heads, work)} values equal")
