@@ -332,8 +332,8 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
       << "full is the default of a plain model with the paper's index";
 }
 
-// bad input: Sampling and stopping | `speculation` self | UNIMPLEMENTED, UNSUPPORTED_BY_SERVER, field
-//   `speculation`
+// bad input: Sampling and stopping | `speculation` self | UNIMPLEMENTED, UNSUPPORTED_BY_SERVER,
+//   field `speculation`
 TEST(RequestValidation, DraftsBySparserReadsAreRefusedByName) {
   const auto with = [](Speculation value) {
     return [value](Request& r) { r.speculation = value; };
