@@ -69,7 +69,11 @@ absl::StatusOr<std::shared_ptr<const Rival>> MakeRival(const AttentionName& name
   if (name.kind == AttentionKind::kOracle && loaded.config().gate != Gate::kNone) {
     return InvalidField("attention", "must not be oracle: the model has a gate");
   }
-  return NamedRival(name, loaded.config().gate, loaded.config().beta);
+  auto rival = NamedRival(name, loaded.config().gate, loaded.config().beta);
+  if (rival != nullptr && rival->by_key() && loaded.config().sinks) {
+    return InvalidField("attention", "must not choose by key: the model has learned sinks");
+  }
+  return rival;
 }
 
 // A rival chooses blocks of decode rows, and has no threshold that keys could reach.

@@ -31,6 +31,10 @@ std::string NameOf(const std::string& path) {
 absl::StatusOr<std::unique_ptr<TableBench>> TableBench::Load(const RuntimeOptions& runtime,
                                                              const TableSettings& settings) {
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> loaded, Runtime::Load(runtime));
+  if (loaded->config().sinks) {
+    return absl::UnimplementedError(
+        "tables measure a softmax without learned sinks, which this model has");
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer,
                    Tokenizer::Load(loaded->checkpoint().tokenizer_files(), loaded->config()));
   std::unique_ptr<TableBench> bench(new TableBench());

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "calibration/evaluation/attention/attention_resolution.h"
 #include "calibration/evaluation/tables/comparisons/arms.h"
 #include "calibration/evaluation/tables/comparisons/block_misses.h"
 #include "calibration/evaluation/tables/comparisons/choice_task.h"
@@ -573,6 +574,18 @@ TEST(EvaluationSets, NoPromptHoldsItsAnswer) {
   }
   EXPECT_EQ(questions, 150);
   EXPECT_LT(given, 15);
+}
+
+// What is measured there is computed here once more, without them.
+TEST(TableBenchErrors, AModelWithLearnedSinksIsRefused) {
+  const std::string model = ETA_SOURCE_DIR "/tests/golden/families/gpt-oss";
+  EXPECT_THAT(std::string(TableBench::Load({.model_dir = model}, {}).status().message()),
+              HasSubstr("without learned sinks, which this model has"));
+  const auto runtime = Runtime::Load({.model_dir = model, .backend = {.name = "cpu"}}).value();
+  const KvGeometry geometry = MakeKvGeometry(runtime->config(), DType::kFloat32, std::nullopt);
+  EXPECT_THAT(
+      std::string(ResolveEvaluated("h2o:128:0.2", {}, *runtime, geometry).status().message()),
+      HasSubstr("must not choose by key: the model has learned sinks"));
 }
 
 TEST(EvaluationSets, AreThereAndLongEnough) {
