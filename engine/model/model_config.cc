@@ -209,9 +209,8 @@ void ReadGate(ConfigFields& fields, const ModelFamily& family, ModelConfig& conf
   config.beta = fields.Float("eta_beta", 1e-3, 1000.0);
 }
 
-// The clamped activation is called "silu" too, and its limit has a field.
-void ReadActivation(ConfigFields& fields, const ModelFamily& family, ModelConfig& config) {
-  config.activation = family.activation;
+// The clamped activation is called "silu" too, and its constants have fields.
+void CheckClamp(ConfigFields& fields, const ModelFamily& family) {
   if (family.activation != Activation::kClamped) return;
   const std::pair<const char*, float> fixed[] = {{"swiglu_limit", kClampedLimit},
                                                  {"swiglu_alpha", kClampedSlope}};
@@ -313,7 +312,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view text) {
   ReadBiases(fields, family.biases, config);
   config.head_norms = family.head_norms;
   config.sinks = family.sinks;
-  ReadActivation(fields, family, config);
+  CheckClamp(fields, family);
   ReadLayerKinds(fields, family, config);
   ReadExperts(fields, family, config);
   const double eps = family.shape.norm_eps;

@@ -71,7 +71,6 @@ void AddConfig(const ModelConfig& config, Lines& lines) {
   if (config.out_bias) whole("out_bias", 1);
   if (config.head_norms) whole("head_norms", 1);
   if (config.sinks) whole("sinks", 1);
-  if (config.activation != Activation::kSilu) whole("activation", config.activation);
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (!config.layer(i).rotates) whole("unrotated_layer", i);
     if (!config.IsFull(i)) whole("window_layer", i);

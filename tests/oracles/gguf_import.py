@@ -20,7 +20,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter,
 import smollm2
 
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
+         "MXFP4"]
 # The package cannot quantise to these; where the float16 numbers of a block are, which are finite.
 RANDOM_BLOCKS = {"Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
@@ -28,6 +29,7 @@ NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outpu
          "attn_v": "self_attn.v_proj", "attn_q_norm": "self_attn.q_norm",
          "attn_k_norm": "self_attn.k_norm", "attn_output": "self_attn.o_proj",
          "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+         "post_attention_norm": "post_attention_layernorm", "attn_sinks": "self_attn.sinks",
          "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate"}
 # In files whose layers have four norms.
 FOUR_NORMS = NAMES | {"post_attention_norm": "post_attention_layernorm",
@@ -43,7 +45,8 @@ def hugging_face_name(name, names):
     if not base.startswith("blk."):
         return f"{names[base]}.{kind}"
     _, layer, part = base.split(".")
-    return f"model.layers.{layer}.{names[part]}.{kind}"
+    name = f"model.layers.{layer}.{names[part]}"
+    return name if part == "attn_sinks" else f"{name}.{kind}"
 
 
 def expected_tensors(path, heads, kv_heads):
@@ -67,8 +70,8 @@ def expected_tensors(path, heads, kv_heads):
         if part in STACKS:
             layer = tensor.name.split(".")[1]
             for expert, of_expert in enumerate(data):
-                name = f"model.layers.{layer}.mlp.experts.{expert}.{STACKS[part]}.weight"
-                tensors[name] = of_expert
+                name = f"model.layers.{layer}.mlp.experts.{expert}.{STACKS[part]}"
+                tensors[f"{name}.{tensor.name.split('.')[-1]}"] = of_expert
         else:
             if gemma and part.endswith("norm"):
                 data = data - numpy.float32(1)
@@ -132,7 +135,10 @@ def write_model(path, type_name, draw, architecture="llama"):
               "blk.0.attn_v": (KV_HEADS * head_dim, DIM), "blk.0.attn_output": (DIM, DIM),
               "blk.0.ffn_gate": (FFN, DIM), "blk.0.ffn_up": (FFN, DIM),
               "blk.0.ffn_down": (DIM, FFN)}
-    if architecture == "qwen3moe":
+    gpt_oss = architecture == "gpt-oss"
+    if gpt_oss:
+        file.add_sliding_window(16)
+    if architecture == "qwen3moe" or gpt_oss:
         file.add_expert_count(EXPERTS)
         file.add_expert_used_count(2)
         file.add_expert_feed_forward_length(FFN)
@@ -142,7 +148,14 @@ def write_model(path, type_name, draw, architecture="llama"):
         file.add_tensor(name + ".weight", blocks(type_name, shape, draw),
                         raw_dtype=GGMLQuantizationType[type_name])
     vectors = {"output_norm.weight": DIM, "blk.0.attn_norm.weight": DIM, "blk.0.ffn_norm.weight": DIM}
-    if architecture == "qwen2":
+    if gpt_oss:
+        del vectors["blk.0.ffn_norm.weight"]
+        vectors |= {"blk.0.post_attention_norm.weight": DIM, "blk.0.attn_sinks.weight": HEADS,
+                    "blk.0.attn_output.bias": DIM, "blk.0.ffn_gate_inp.bias": EXPERTS,
+                    "blk.0.ffn_down_exps.bias": (EXPERTS, DIM),
+                    "blk.0.ffn_gate_exps.bias": (EXPERTS, FFN),
+                    "blk.0.ffn_up_exps.bias": (EXPERTS, FFN)}
+    if architecture == "qwen2" or gpt_oss:
         vectors |= {"blk.0.attn_q.bias": DIM, "blk.0.attn_k.bias": KV_HEADS * head_dim,
                     "blk.0.attn_v.bias": KV_HEADS * head_dim}
     if architecture.startswith("qwen3") or architecture == "gemma3":
@@ -150,7 +163,7 @@ def write_model(path, type_name, draw, architecture="llama"):
     if architecture == "gemma3":
         file.add_sliding_window(64)
         vectors |= {"blk.0.post_attention_norm.weight": DIM, "blk.0.post_ffw_norm.weight": DIM}
-    if architecture == "qwen3moe":
+    if architecture == "qwen3moe" or gpt_oss:
         vectors |= {"blk.0.ffn_gate_inp.weight": (EXPERTS, DIM)}
     for name, size in vectors.items():
         file.add_tensor(name, draw.normal(1, 0.1, size).astype(numpy.float32))
@@ -175,9 +188,10 @@ def main():
             write_model(path, type_name, draw)
             print(f"{type_name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
         for architecture, heads, kv_heads in (("qwen2", 0, 0), ("qwen3", 0, 0), ("qwen3moe", 0, 0),
-                                              ("gemma3", 0, 0), ("smollm3", HEADS, KV_HEADS)):
+                                              ("gemma3", 0, 0), ("smollm3", HEADS, KV_HEADS),
+                                              ("gpt-oss", 0, 0)):
             path = os.path.join(work, architecture + ".gguf")
-            write_model(path, "Q8_0", draw, architecture)
+            write_model(path, "MXFP4" if architecture == "gpt-oss" else "Q8_0", draw, architecture)
             print(f"{architecture}: {compare(build, path, heads, kv_heads, work)} values equal")
 
 

@@ -3,7 +3,8 @@ random models of families that llama.cpp has in code of its own.
 
 Beside quantized weights each of them rounds activations in its own way. So both get the weights of
 the package's GGUF as float32. A family is a folder of tests/golden/families to this engine, and to
-llama.cpp the file that `eta-eval export-gguf` makes of it.
+llama.cpp the file that `eta-eval export-gguf` makes of it; gpt-oss is one file to both, which
+gpt_oss_gguf.py makes.
 
 usage: tests/oracles/run.sh BUILD_FOLDER llama_cpp [--environment]
   --environment: makes the Python environment, in which tests/bench/llama_cpp.py runs too
@@ -17,6 +18,7 @@ import tempfile
 
 import numpy
 
+import gpt_oss_gguf
 from distributions import PROMPTS, ROOT, ROWS, compare, normalised
 from llama_server import LlamaServer
 from smollm2 import written_as
@@ -59,12 +61,20 @@ def compare_family(name, build):
         compare_with_llama(f"llama.cpp, {name}", build, folder, file, config["vocab_size"])
 
 
+def compare_gpt_oss(build):
+    with tempfile.TemporaryDirectory() as work:
+        file = pathlib.Path(work) / "gpt-oss.gguf"
+        vocabulary = gpt_oss_gguf.write(ROOT / "tests/golden/families/gpt-oss", file, CONTEXT)
+        compare_with_llama("llama.cpp, gpt-oss", build, file, file, vocabulary)
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     if "--environment" in sys.argv:
         return
     for family in FAMILIES:
         compare_family(family, build)
+    compare_gpt_oss(build)
     model = written_as("F32", build / "tests/oracles")
     compare_with_llama("llama.cpp", build, model, model, 49152)
 

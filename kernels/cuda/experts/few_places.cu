@@ -32,9 +32,9 @@ __host__ __device__ constexpr TaskCut CutOf(int32_t channels) {
 template <typename T, bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     Kernel(const __grid_constant__ ExpertArgs args) {
-  extern __shared__ __align__(128) std::byte memory[];
+  extern __shared__ __align__(16) std::byte memory[];
   __shared__ stream::Sums<kColumns> sums;
-  auto* hits = reinterpret_cast<HitExpert*>(memory + stream::Ring::kBytes);
+  auto* hits = reinterpret_cast<HitExpert*>(memory);
   if (!args.choice_is_old) WaitForPrevious();
   const TaskCut cut = CutOf<kSwiGlu>(args.channels);
   const int32_t num_hits = ListHits(args.place_end, args.num_experts, cut, hits);
@@ -45,12 +45,8 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const auto finish = [&](const TaskWalk& task, int column, const float(&totals)[4]) {
     stream::StoreTotals<T, kSwiGlu>(args, task, column, totals);
   };
-  stream::MultiplyTasks<T, kSwiGlu, kColumns>(args, TaskWalk(hits, num_hits, cut), memory, sums,
-                                              begin, finish);
-}
-
-size_t SharedBytes(int32_t num_experts) {
-  return stream::Ring::kBytes + HitListBytes(num_experts);
+  stream::MultiplyTasks<T, kSwiGlu, kColumns>(args, TaskWalk(hits, num_hits, cut), sums, begin,
+                                              finish);
 }
 
 template <typename T, bool kSwiGlu>
@@ -59,7 +55,8 @@ void LaunchKernel(Device& device, const ExpertArgs& args, int64_t most_tasks) {
   Launch(device, "product of experts",
          {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
           .block = kThreads,
-          .shared_bytes = SharedBytes(args.num_experts)},
+          .shared_bytes = HitListBytes(args.num_experts),
+          .keeps_l1 = true},
          Kernel<T, kSwiGlu>, args);
 }
 
@@ -75,11 +72,6 @@ bool MultiplyFewPlaces(const Context& context, const ExpertProduct& product) {
   const int64_t places = product.out.rows;
   const int64_t experts = product.weights.num_experts;
   if (places > kFewRows * product.choice.per_row && places > kFewPlacesOfExpert * experts) {
-    return false;
-  }
-  constexpr size_t kStatic = sizeof(stream::Sums<kColumns>) + 512;
-  if (SharedBytes(product.choice.num_experts) + kStatic >
-      context.device.shared_memory_per_block()) {
     return false;
   }
   const ExpertArgs args = MakeExpertArgs(product);

@@ -129,7 +129,6 @@ __device__ __forceinline__ void StorePlaces(const RouteArgs& route, int32_t rows
 template <typename T, int kPerLane>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     RouteKernel(const __grid_constant__ Args args, StepView step) {
-  extern __shared__ __align__(128) std::byte memory[];
   __shared__ Choices choices;
   __shared__ stream::Sums<1> sums;
   WaitForPrevious();
@@ -144,14 +143,12 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const auto finish = [&](const Tasks& task, int column, const float(&totals)[4]) {
     stream::StoreTotals<T, true>(args.product, task, column, totals);
   };
-  stream::MultiplyTasks<T, true, 1>(args.product, Tasks(choices, args, rows), memory, sums, begin,
-                                    finish);
+  stream::MultiplyTasks<T, true, 1>(args.product, Tasks(choices, args, rows), sums, begin, finish);
 }
 
 template <typename T, int kPerLane>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     AddKernel(const __grid_constant__ Args args, StepView step) {
-  extern __shared__ __align__(128) std::byte memory[];
   __shared__ Choices choices;
   __shared__ stream::Sums<1> sums;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -194,27 +191,23 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
       if (task.ends_sum()) *out = old[i] + sum[i];
     });
   };
-  stream::MultiplyTasks<T, false, 1>(args.product, Tasks(choices, args, rows), memory, sums, begin,
-                                     finish);
+  stream::MultiplyTasks<T, false, 1>(args.product, Tasks(choices, args, rows), sums, begin, finish);
 }
 
 bool Fits(const Context& context, const ExpertProduct& product) {
   const int64_t rows = context.step.num_rows;
   const ExpertChoice& choice = product.choice;
-  constexpr size_t kShared = stream::Ring::kBytes + sizeof(stream::Sums<1>) + sizeof(Choices) + 512;
-  return HasStreams(product) && kShared <= context.device.shared_memory_per_block() &&
-         rows <= kMostRows && rows * choice.per_row <= kMostChoices &&
+  return HasStreams(product) && rows <= kMostRows && rows * choice.per_row <= kMostChoices &&
          product.out.rows == rows * choice.per_row && choice.num_experts <= 256;
 }
 
 template <typename Kernel>
 void LaunchKernel(const Context& context, const Args& args, int64_t most_tasks, Kernel* kernel) {
-  // One thread block of each of two kernels that follow each other fits on a multiprocessor.
-  const auto grid = std::min<int64_t>(most_tasks, context.device.num_sms());
+  const int64_t resident = int64_t{context.device.num_sms()} * kCtasPerSm;
   Launch(context.device, "experts of few rows",
-         {.grid = static_cast<unsigned>(grid),
+         {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
           .block = kThreads,
-          .shared_bytes = stream::Ring::kBytes},
+          .keeps_l1 = true},
          kernel, args, context.step);
 }
 

@@ -150,7 +150,7 @@ __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte*
   WaitForPrevious();
   AllowNext();
   if constexpr (kNorm) {
-    NormaliseRows<0>(args.product, norm);
+    NormaliseRows(args.product, norm);
   } else {
     ring.ClearRest();
 #pragma unroll

@@ -23,6 +23,7 @@ inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kLoads = 4;            // of a lane and channel in a group
 inline constexpr int kGroup = 32 * kLoads;  // elements of K that a warp takes at once
+inline constexpr int kDepth = 2;            // groups that a warp has in flight
 inline constexpr int kAhead = 2;
 
 struct Args {

@@ -18,6 +18,9 @@ inline constexpr int kPass = kThreads * kWidth;  // elements that the threads ta
 inline constexpr int kRowsTogether = 2;
 // What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
 inline constexpr int kHeld = 2;
+// Pieces that a lane has in flight if a warp has a row.
+inline constexpr int kPieces = 8;
+static_assert(kWarps % kPieces == 0);
 
 // Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
 template <typename T>
@@ -134,47 +137,48 @@ template <typename T>
 __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<T>& memory,
                                              int32_t row) {
   const float* from = NormSource(args, row);
-  // Calls visit(n, i, values) for the pieces of two turns, which are asked for together: those of
-  // threads lane + 32 n.
-  const auto for_pieces = [&](int32_t begin, auto&& visit) {
-    float values[2][kWarps][kWidth];
-    const auto place = [&](int turn, int n) {
-      return begin + turn * kPass + (static_cast<int32_t>(threadIdx.x % 32) + 32 * n) * kWidth;
-    };
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  // Calls visit(n, i, values) for kPieces pieces: those of threads lane + 32 (first + n).
+  const auto for_pieces = [&](int32_t begin, int first, auto&& visit) {
+    float values[kPieces][kWidth];
 #pragma unroll
-    for (int piece = 0; piece < 2 * kWarps; ++piece) {
-      const int32_t i = place(piece / kWarps, piece % kWarps);
-      if (i < args.k) LoadElements(from + i, values[piece / kWarps][piece % kWarps]);
+    for (int n = 0; n < kPieces; ++n) {
+      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
+      if (i < args.k) LoadElements(from + i, values[n]);
     }
 #pragma unroll
-    for (int piece = 0; piece < 2 * kWarps; ++piece) {
-      const int32_t i = place(piece / kWarps, piece % kWarps);
-      if (i < args.k) visit(piece % kWarps, i, values[piece / kWarps][piece % kWarps]);
+    for (int n = 0; n < kPieces; ++n) {
+      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
+      if (i < args.k) visit(n, i, values[n]);
     }
   };
-  float sums[kWarps] = {};
-#pragma unroll 1
-  for (int32_t begin = 0; begin < args.k; begin += 2 * kPass) {
-    for_pieces(begin,
-               [&](int n, int32_t, const float(&values)[kWidth]) { AddSquares(values, sums[n]); });
-  }
   float squares = 0.0f;
 #pragma unroll
-  for (int n = 0; n < kWarps; ++n) squares += SumOfLanes(sums[n]);
+  for (int first = 0; first < kWarps; first += kPieces) {
+    float sums[kPieces] = {};
+    for (int32_t begin = 0; begin < args.k; begin += kPass) {
+      for_pieces(begin, first, [&](int n, int32_t, const float(&values)[kWidth]) {
+        AddSquares(values, sums[n]);
+      });
+    }
+#pragma unroll
+    for (int n = 0; n < kPieces; ++n) squares += SumOfLanes(sums[n]);
+  }
   const float scale = NormScale(args, squares);
-#pragma unroll 1
-  for (int32_t begin = 0; begin < args.k; begin += 2 * kPass) {
-    for_pieces(begin, [&](int, int32_t i, float(&values)[kWidth]) {
-      StoreNormalised(args, memory, row, i, scale, values);
-    });
+  for (int32_t begin = 0; begin < args.k; begin += kPass) {
+#pragma unroll
+    for (int first = 0; first < kWarps; first += kPieces) {
+      for_pieces(begin, first, [&](int, int32_t i, float(&values)[kWidth]) {
+        StoreNormalised(args, memory, row, i, scale, values);
+      });
+    }
   }
 }
 
-// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before, and
-// at most kBehind groups of copies after it.
-template <int kBehind, typename T>
+// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before.
+template <typename T>
 __device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
-  WaitGroups<kBehind>();
+  WaitGroups<0>();
   __syncthreads();
   if (args.rows <= kRowsTogether) {
     NormaliseTogether(args, memory);

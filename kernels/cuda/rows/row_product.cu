@@ -1,11 +1,10 @@
 // RunRowProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 16 rows, with RmsNorm in
 // front and AddBias, the sum with out or SwiGlu behind (eta-semantics.md, "Model").
 //
-// Memory binds: weights are read once, and all else is small. A multiprocessor has one thread block
-// of the product, which takes tiles of 16 channels in turns, and its 8 warps share K. Weights come
-// through a ring in shared memory (lane_ring.cuh). The first of them are on their way before the
-// kernel waits for its predecessor, beside which it fits on a multiprocessor. Then the warps' sums
-// are added in their order.
+// Memory binds: weights are read once, and all else is small. A thread block takes tiles of 16
+// channels in turns, and its 8 warps share K. Weights go from memory into registers, kDepth loads
+// of 128 elements ahead of the tensor cores; the first of them are on their way before the kernel
+// waits for its predecessor. Then the warps' sums are added in their order.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +12,6 @@
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/packed/packed_product.h"
-#include "kernels/cuda/rows/lane_ring.cuh"
 #include "kernels/cuda/rows/row_norm.cuh"
 #include "kernels/cuda/rows/row_product.h"
 
@@ -21,79 +19,70 @@ namespace eta::cuda {
 namespace product {
 namespace {
 
-// Of different kernels: registers are shared among so many.
 constexpr int kMostCtasPerSm = 2;
 
-// Many rows of a norm leave room for less.
-template <int kColumns, bool kNorm>
-inline constexpr int kUnits = kNorm&& kColumns > 1 ? 3 : 5;
+// What the lanes of a warp have in flight: a group of K of one tile.
+using Group = uint4[2][kLoads];
 
-// The units of a warp in their order: those of a tile, then those of the thread block's next tile.
+// The groups of a warp in their order: those of a tile, then those of the thread block's next tile.
 // All warps have equally many, and what is beyond K is zero.
 template <bool kSwiGlu>
 class Walk {
  public:
   __device__ explicit Walk(const Args& args)
       : tiles_(Tile<kSwiGlu>::Count(args)),
-        units_((args.k + kGroup * kWarps - 1) / (kGroup * kWarps) * kUnitsOfGroup),
+        groups_((args.k + kGroup * kWarps - 1) / (kGroup * kWarps)),
         tile_(static_cast<int32_t>(blockIdx.x)) {}
 
   __device__ bool done() const { return tile_ >= tiles_; }
   __device__ int32_t tile() const { return tile_; }
-  __device__ bool ends_tile() const { return unit_ == units_ - 1; }
+  __device__ bool ends_tile() const { return group_ == groups_ - 1; }
   // The first of the lane's elements.
   __device__ int32_t k() const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    const int32_t group = unit_ / kUnitsOfGroup;
-    return (group * kWarps + thread / 32) * kGroup + unit_ % kUnitsOfGroup * kUnitWidth +
-           thread % 4 * 8;
+    return (group_ * kWarps + thread / 32) * kGroup + thread % 4 * 8;
   }
   __device__ void Advance() {
-    if (++unit_ < units_) return;
-    unit_ = 0;
+    if (++group_ < groups_) return;
+    group_ = 0;
     tile_ += static_cast<int32_t>(gridDim.x);
   }
 
  private:
   int32_t tiles_;
-  int32_t units_;
+  int32_t groups_;
   int32_t tile_;
-  int32_t unit_ = 0;
+  int32_t group_ = 0;
 };
 
-template <bool kSwiGlu, typename Ring>
-__device__ __forceinline__ void Request(const Args& args, Walk<kSwiGlu>& walk, Ring& ring) {
-  if (walk.done()) return ring.RequestNothing();
+template <bool kSwiGlu>
+__device__ __forceinline__ void Load(const Args& args, Walk<kSwiGlu>& walk, Group& to) {
+  if (walk.done()) return;
   const Tile<kSwiGlu> tile(walk.tile());
-  const std::byte* weights[2] = {tile.Weights(args, 0), tile.Weights(args, 1)};
-  const int32_t first = walk.k();
-  ring.Request([&](int half, int j) -> const std::byte* {
-    const int32_t k = first + 32 * j;
-    return k < args.k ? weights[half] + int64_t{k} * 2 : nullptr;
-  });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::byte* weights = tile.Weights(args, half);
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const int32_t k = walk.k() + 32 * j;
+      to[half][j] = k < args.k ? LoadWeights(weights + int64_t{k} * 2) : uint4{};
+    }
+  }
   walk.Advance();
 }
 
-// Of a unit: elements k + 32 j .. k + 32 j + 7 of row r of x, and of row r + 8; zero where there
-// are none. `shared`: the normalised rows.
-template <int kColumns>
-using UnitX = uint4[kUnitLoads][kColumns];
-
+// Elements k .. k + 7 of row r of x, and of row r + 8; zero where there are none. `shared`: the
+// normalised rows.
 template <typename T, int kColumns, bool kNorm>
-__device__ __forceinline__ void LoadX(const Args& args, const T* shared, int32_t first_k,
-                                      UnitX<kColumns>& x) {
+__device__ __forceinline__ void LoadX(const Args& args, const T* shared, int32_t k,
+                                      uint4 (&x)[kColumns]) {
 #pragma unroll
-  for (int j = 0; j < kUnitLoads; ++j) {
-    const int32_t k = first_k + 32 * j;
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      const auto row = static_cast<int32_t>(column * 8 + threadIdx.x % 32 / 4);
-      x[j][column] = {};
-      if (row >= args.rows || k >= args.k) continue;
-      x[j][column] = kNorm
-                         ? *reinterpret_cast<const uint4*>(shared + row * SharedStride(args.k) + k)
-                         : *reinterpret_cast<const uint4*>(args.x + (row * args.x_stride + k) * 2);
-    }
+  for (int column = 0; column < kColumns; ++column) {
+    const auto row = static_cast<int32_t>(column * 8 + threadIdx.x % 32 / 4);
+    x[column] = {};
+    if (row >= args.rows || k >= args.k) continue;
+    x[column] = kNorm ? *reinterpret_cast<const uint4*>(shared + row * SharedStride(args.k) + k)
+                      : *reinterpret_cast<const uint4*>(args.x + (row * args.x_stride + k) * 2);
   }
 }
 
@@ -143,13 +132,12 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     Kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte memory[];
   __shared__ Sums<kColumns> shared_sums;
-  using Ring = LaneRing<kUnits<kColumns, kNorm>>;
-  Ring ring(memory);
-  const NormMemory<T> norm(args, memory + Ring::kBytes);
+  const NormMemory<T> norm(args, memory);
+  Group groups[kDepth];
   Walk<kSwiGlu> loading(args);
-  if constexpr (kNorm) norm.RequestFactors(args);
 #pragma unroll
-  for (int unit = 0; unit < kUnits<kColumns, kNorm>; ++unit) Request(args, loading, ring);
+  for (int d = 0; d < kDepth; ++d) Load(args, loading, groups[d]);
+  if constexpr (kNorm) norm.RequestFactors(args);
   WaitForPrevious();
   AllowNext();
 
@@ -164,40 +152,40 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   Walk<kSwiGlu> walk(args);
   int32_t count = 0;
   load_old(walk.tile(), count);
-  if constexpr (kNorm) NormaliseRows<kUnits<kColumns, kNorm>>(args, norm);
-  // Rows in memory are asked for a unit ahead, those in shared memory are near.
-  Walk<kSwiGlu> fetching(args);
-  UnitX<kColumns> x;
-  UnitX<kColumns> next;
-  if constexpr (!kNorm) LoadX<T, kColumns, false>(args, nullptr, fetching.k(), next);
+  if constexpr (kNorm) NormaliseRows(args, norm);
   float sums[kColumns][4] = {};
   while (!walk.done()) {
-    if constexpr (kNorm) {
-      LoadX<T, kColumns, true>(args, norm.rows, walk.k(), x);
-    } else {
 #pragma unroll
-      for (int i = 0; i < kUnitLoads * kColumns; ++i) {
-        x[i / kColumns][i % kColumns] = next[i / kColumns][i % kColumns];
+    for (int d = 0; d < kDepth; ++d) {
+      if (walk.done()) break;
+      // Rows in shared memory are near, others are asked for together.
+      constexpr int kTogether = kNorm ? 1 : kLoads;
+#pragma unroll
+      for (int first = 0; first < kLoads; first += kTogether) {
+        uint4 x[kTogether][kColumns];
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          LoadX<T, kColumns, kNorm>(args, norm.rows, walk.k() + 32 * (first + j), x[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          Multiply<T>(groups[d][0][first + j], groups[d][1][first + j], x[j], sums);
+        }
       }
-      fetching.Advance();
-      LoadX<T, kColumns, false>(args, nullptr, fetching.k(), next);
+      Load(args, loading, groups[d]);
+      if (walk.ends_tile()) {
+        Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
+        load_old(walk.tile() + static_cast<int32_t>(gridDim.x), count);
+      }
+      walk.Advance();
     }
-    const Unit unit = ring.Take();
-#pragma unroll
-    for (int j = 0; j < kUnitLoads; ++j) Multiply<T>(unit.low[j], unit.high[j], x[j], sums);
-    Request(args, loading, ring);
-    if (walk.ends_tile()) {
-      Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
-      load_old(walk.tile() + static_cast<int32_t>(gridDim.x), count);
-    }
-    walk.Advance();
   }
   RequestAhead(args);
 }
 
 // The share of L2 that weights asked for ahead may take. What the work in between reads and writes
 // needs room beside them.
-constexpr int64_t kAheadShare = 2;
+constexpr int64_t kAheadShare = 3;
 
 void FillAhead(const Device& device, const RowProduct& product, Args& args) {
   int64_t left = static_cast<int64_t>(device.l2_bytes()) / kAheadShare;
@@ -212,13 +200,17 @@ void FillAhead(const Device& device, const RowProduct& product, Args& args) {
 
 template <typename T, int kColumns, bool kNorm, bool kSwiGlu>
 bool LaunchKernel(Device& device, const Args& args) {
-  const size_t of_norm = kNorm ? NormMemory<T>::Bytes(args.rows, args.k) : 0;
-  const size_t bytes = LaneRing<kUnits<kColumns, kNorm>>::kBytes + of_norm;
-  if (bytes + sizeof(Sums<kColumns>) + 512 > device.shared_memory_per_block()) return false;
+  constexpr size_t kReserved = 1024;  // the system's part of each CTA
+  const size_t bytes = kNorm ? NormMemory<T>::Bytes(args.rows, args.k) : 0;
+  const size_t of_cta = bytes + sizeof(Sums<kColumns>) + 512;
+  if (of_cta > device.shared_memory_per_block()) return false;
+  const size_t fit = (device.shared_memory_per_block() + kReserved) / (of_cta + kReserved);
+  const int32_t resident =
+      device.num_sms() * static_cast<int32_t>(std::min<size_t>(fit, kMostCtasPerSm));
   const int32_t of_tile = kSwiGlu ? 8 : 16;
   const int32_t tiles = (args.channels + of_tile - 1) / of_tile;
   Launch(device, "product of few rows",
-         {.grid = static_cast<unsigned>(std::min(tiles, device.num_sms())),
+         {.grid = static_cast<unsigned>(std::min(tiles, resident)),
           .block = kThreads,
           .shared_bytes = bytes},
          Kernel<T, kColumns, kNorm, kSwiGlu>, args);

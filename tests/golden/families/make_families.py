@@ -53,7 +53,8 @@ def gemma_rope(local=10000.0, **full):
 # `type`: the family; `config`: what differs from PLAIN; `tokens`: of the case; `older`: fields of
 # config.json as older files have them, null: left out; `names`: those that say null; `without`: what
 # of the config must change the logits; `head`: lm_head.weight is shipped, the embedding or its own;
-# `with_vision`: the model is the text part of one that also sees, as Gemma's files have it.
+# `with_vision`: the model is the text part of one that also sees, as Gemma's files have it; `seed`:
+# of its numbers, by default its place here.
 CASES = {
     "mistral": {
         "type": "mistral",
@@ -265,7 +266,8 @@ CASES = {
     # parts of pairs.
     "gpt-oss": {
         "type": "gpt_oss",
-        "config": dict(GPT_OSS, num_hidden_layers=4),
+        "seed": 24,
+        "config": dict(GPT_OSS, num_hidden_layers=3),
         "stored": torch.bfloat16,
         "older": GPT_OSS_OLDER,
         "without": dict(sliding_window=TOKENS),
@@ -273,6 +275,7 @@ CASES = {
     # The experts in blocks of 4 bits.
     "gpt-oss-mxfp4": {
         "type": "gpt_oss",
+        "seed": 25,
         "config": dict(GPT_OSS, hidden_size=64, intermediate_size=96, num_key_value_heads=1),
         "stored": torch.bfloat16,
         "older": GPT_OSS_OLDER | {
@@ -431,7 +434,7 @@ def main():
     root = pathlib.Path(sys.argv[1])
     for seed, (name, case) in enumerate(CASES.items()):
         (root / name).mkdir(parents=True)
-        make(root / name, case, seed)
+        make(root / name, case, case.get("seed", seed))
         print(name)
 
 

@@ -1,5 +1,5 @@
-// eta-bench replay: what drafts are worth. Known answers are written without and with them, case by
-// case in turns over one prompt, so that both meet the same machine: quotes of a long text, edits
+// eta-bench replay: what drafts are worth. Known answers are written without and with them, some
+// cases at a time in turns, so that both meet the same machine: quotes of a long text, edits
 // of files of code, and a text's own continuation, which repeats nothing. What is accepted of a
 // draft is what a model would have accepted that writes these answers. Where a row's bits do not
 // depend on the rows beside it, log-probabilities and counts must be the same with drafts.
@@ -123,15 +123,17 @@ class Replay {
     return drafts;
   }
 
-  Json Row(const std::string& kind, int32_t streams, std::span<const ReplayCase> cases) const {
+  Json Row(const std::string& kind, int32_t asked, std::span<const ReplayCase> cases) const {
+    const int32_t streams = std::min(asked, static_cast<int32_t>(cases.size()));
     ReplayRun off, on;
     std::vector<double> speedups;
     int64_t differences = 0;
-    // As many cases at a time as there are streams beside a batch that is never empty.
-    const size_t batch = streams == 1 ? 1 : cases.size();
+    // The last cases of a turn have fewer beside them, and do not count then.
+    const size_t batch = streams == 1 ? 1 : 4 * static_cast<size_t>(streams);
     for (int32_t turn = 0; turn < options_.turns; ++turn) {
       for (size_t i = 0; i < cases.size(); i += batch) {
-        const auto some = cases.subspan(i, batch);
+        const auto some = cases.subspan(i, std::min(batch, cases.size() - i));
+        if (i > 0 && std::ssize(some) < streams) break;
         const bool first = (i + static_cast<size_t>(turn)) % 2 == 0;
         ReplayRun runs[2];
         for (const bool with : {first, !first}) {

@@ -36,10 +36,13 @@ class ReplayEngine::Watch final : public Observer {
  public:
   struct Seen {
     bool prompts;
+    int32_t sequences;
     int64_t tokens;
   };
   void OnStep(const StepReport& report) override {
-    seen_ = {.prompts = report.prefill_rows > 0, .tokens = std::ssize(report.tokens)};
+    seen_ = {.prompts = report.prefill_rows > 0,
+             .sequences = report.sequences,
+             .tokens = std::ssize(report.tokens)};
   }
   void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {}
   std::optional<Seen> Take() { return std::exchange(seen_, std::nullopt); }
@@ -110,6 +113,7 @@ std::shared_ptr<ReplayEngine::Sink> ReplayEngine::Submit(const ReplayCase& repla
 ReplayRun ReplayEngine::Run(std::span<const ReplayCase> cases, int32_t streams,
                             const DraftOptions& drafts) {
   ReplayRun run;
+  streams = std::min(streams, static_cast<int32_t>(cases.size()));
   std::vector<std::shared_ptr<Sink>> sinks;
   double pending = 0.0;  // of steps that were not reported yet
   for (int32_t running = 0; running > 0 || sinks.size() < cases.size();) {
@@ -123,7 +127,7 @@ ReplayRun ReplayEngine::Run(std::span<const ReplayCase> cases, int32_t streams,
     running = static_cast<int32_t>(
         std::ranges::count_if(sinks, [](const auto& sink) { return !sink->ended; }));
     if (!seen) continue;
-    if (!seen->prompts) {
+    if (!seen->prompts && seen->sequences == streams) {
       run.seconds += pending;
       run.tokens += seen->tokens;
       ++run.steps;

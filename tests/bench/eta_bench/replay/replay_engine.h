@@ -36,7 +36,7 @@ struct ReplayedAnswer {
 };
 
 struct ReplayRun {
-  double seconds = 0.0;  // of steps without prompts
+  double seconds = 0.0;  // of steps without prompts in which all streams wrote
   int64_t tokens = 0;    // that they drew
   int64_t steps = 0;
   DraftCounts drafts;

@@ -333,8 +333,7 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
 }
 
 // bad input: Sampling and stopping | `speculation` self | UNIMPLEMENTED, UNSUPPORTED_BY_SERVER,
-// field
-//   `speculation`
+//   field `speculation`
 TEST(RequestValidation, DraftsBySparserReadsAreRefusedByName) {
   const auto with = [](Speculation value) {
     return [value](Request& r) { r.speculation = value; };

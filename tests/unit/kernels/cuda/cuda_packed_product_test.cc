@@ -219,8 +219,14 @@ TEST_P(CudaPackedProduct, TakesScalesFromTheLeastToTheGreatest) {
     const auto row_bytes = storage.size() / 64;
     for (size_t row = 0; row < 64; ++row) {
       constexpr uint16_t kHalves[] = {0x0000, 0x8000, 0x0001, 0x7BFF, 0xFBFF, 0x0400};
+      constexpr uint8_t kExponents[] = {4, 28, 60, 128, 200, 220};  // of MXFP4
       for (size_t at = 0; at < row_bytes; at += layout.block_bytes) {
-        std::memcpy(&storage[row * row_bytes + at + scale_at], &kHalves[row % 6], 2);
+        std::byte* const scale = &storage[row * row_bytes + at + scale_at];
+        if (layout.type == GgmlType::kMXFP4) {
+          *scale = static_cast<std::byte>(kExponents[row % 6]);
+        } else {
+          std::memcpy(scale, &kHalves[row % 6], 2);
+        }
       }
     }
     const auto weight = Pack({&host, 1});

@@ -149,9 +149,8 @@ TEST(ToRequest, NamesReadsAndSpecialKeysThatItDoesNotKnow) {
   EXPECT_EQ(GetErrorDetail(ToRequest(message).status()).field, "attention.begin");
 }
 
-// bad input: Sampling and stopping | `speculation` of a value that is not known | INVALID_ARGUMENT,
-// the field
-//   named | BadInputTest.EnumValuesFromTheFuture
+// bad input: Sampling and stopping | `speculation` of a value that is not known |
+//   INVALID_ARGUMENT, the field named | BadInputTest.EnumValuesFromTheFuture
 TEST(ToRequest, DraftsComeFromWhereItKnows) {
   v1::GenerateRequest message;
   message.set_text("hello");

@@ -663,6 +663,7 @@ TEST_F(TelemetryTest, WhatBecameOfTheDefaultProfileIsCounted) {
 }
 
 TEST_F(TelemetryTest, CountsWhatBecameOfDrafts) {
+  StartEngine(OptionsFor(model_));
   telemetry_.OnStep({.sequences = 1,
                      .decode_rows = 4,
                      .drafts = {.drafted = 3, .accepted = 2, .steps_saved = 2}});
