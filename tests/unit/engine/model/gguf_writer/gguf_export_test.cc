@@ -306,6 +306,19 @@ TEST_F(GgufExportTest, WhatTheFormatCannotSayIsRefusedByName) {
   }
 }
 
+// bad input: eta-eval | export-gguf: a scale of queries, or windows without a period, of Gemma 3 |
+//   exit code 2, field named; nothing is written
+TEST_F(GgufExportTest, WhatFollowsFromAnArchitectureMustFollow) {
+  const TinyModel gemma({.num_layers = 4, .model_type = "gemma3_text", .sliding_window = 96});
+  Change(gemma.path(), {{"query_pre_attn_scalar", 40}});
+  ExpectRefused(*Checkpoint::Open(gemma.path()), "query_pre_attn_scalar but 32 has no place");
+  const char* full = "full_attention";
+  const char* slides = "sliding_attention";
+  Change(gemma.path(),
+         {{"query_pre_attn_scalar", 32}, {"layer_types", {full, slides, slides, full}}});
+  ExpectRefused(*Checkpoint::Open(gemma.path()), "layer_types without a period");
+}
+
 TEST_F(GgufExportTest, GptOssIsReadAndNotWritten) {
   const TinyGguf tiny({.architecture = "gpt-oss"});
   ExpectRefused(*Checkpoint::Open(Write("first.gguf", tiny.file.Serialize())),
