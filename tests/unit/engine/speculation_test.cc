@@ -308,11 +308,54 @@ TEST_P(Speculation, ChangesNoTokenNoProbabilityAndNoCount) {
               preemptions);
 }
 
+TEST(SpeculationOfBoundAnswers, MasksBehindDraftsAreThoseOfTheTokens) {
+  const TinyModel model;
+  const auto checkpoint = *Checkpoint::Open(model.path());
+  const ModelConfig config = *ParseModelConfig(checkpoint.config_json());
+  const auto tokenizer = *Tokenizer::Load(checkpoint.tokenizer_files(), config);
+  const auto id_of = [&](std::string_view text) {
+    for (int32_t id = 3; id < tokenizer->vocab_size(); ++id) {
+      if (tokenizer->PieceBytes(id) == text) return id;
+    }
+    return -1;
+  };
+  const std::vector<int32_t> digits = {id_of("4"), id_of("2"), id_of("1")};
+  const int32_t letter = id_of("a");
+  Request request = Greedy(Prompt(9, 1), 64);
+  request.stopping.ignore_eos = false;
+  request.format =
+      std::make_shared<FakeFormat>(*tokenizer, FakeFormat::Options{.judge = Digits(2, 3)});
+  request.stopping.min_tokens = 3;
+  BoundAnswer ahead(request, config, *tokenizer);
+  BoundAnswer single(request, config, *tokenizer);
+  EXPECT_EQ(ahead.CountFitting(digits), 3u);
+  EXPECT_EQ(ahead.CountFitting(std::vector<int32_t>{digits[0], letter, digits[1]}), 1u);
+  ahead.Expect(digits);
+  ahead.Fill();
+  for (size_t i = 0; i <= digits.size(); ++i) {
+    single.Fill();
+    EXPECT_EQ(ahead.next(i), single.next()) << i;
+    EXPECT_TRUE(std::ranges::equal(ahead.mask(i), single.mask())) << i;
+    EXPECT_EQ(ahead.may_draw(i), single.may_draw());
+    if (i < digits.size()) {
+      EXPECT_TRUE(single.Accept(digits[i]).ok());
+    }
+  }
+  EXPECT_TRUE(ahead.Accept(digits[0]).ok()) << "nothing has changed";
+  EXPECT_EQ(ahead.CountFitting(digits), 2u);
+
+  ahead.Expect(std::vector<int32_t>{letter, digits[0]});
+  ahead.Fill();
+  EXPECT_TRUE(ahead.may_draw(0));
+  EXPECT_FALSE(ahead.may_draw(1)) << "the draft before it cannot come";
+  EXPECT_FALSE(ahead.may_draw(2));
+}
+
 // A text of two tokens repeats itself.
 TEST(SpeculationOfTheText, SavesStepsOfWhoWantsIt) {
   const TinyModel model;
   EngineOptions options = OptionsFor(model);
-  if (BatchTolerance() > 0.0) GTEST_SKIP() << "not a backend of exact rows";
+  if (BatchTolerance() > 0.0) GTEST_SKIP() << "rows are not exact on this backend";
   const auto engine = Start(options);
   options.speculation = eta::Speculation::kAuto;
   const auto automatic = Start(options);
@@ -365,7 +408,9 @@ class SpeculationOnADevice : public ::testing::TestWithParam<DType> {};
 
 TEST_P(SpeculationOnADevice, MostAnswersAreTheSame) {
   const char* const name = std::getenv("ETA_TEST_BACKEND");
-  if (name == nullptr || std::string_view(name) != "cuda") GTEST_SKIP() << "not on cuda";
+  if (name == nullptr || std::string_view(name) != "cuda") {
+    GTEST_SKIP() << "only on a GPU rows feel their neighbours";
+  }
   const auto backend = MakeBackend({.name = "cuda", .compute = GetParam()});
   ASSERT_TRUE(backend.ok()) << backend.status();
   EXPECT_FALSE((*backend)->exact_rows());

@@ -551,41 +551,5 @@ TEST_F(BoundAnswers, AreFilledOnSeveralThreads) {
   EXPECT_EQ(inside, 48) << "each once in a round";
 }
 
-TEST_F(BoundAnswers, MasksBehindDraftsAreThoseOfTheTokens) {
-  const auto id_of = [&](std::string_view text) {
-    for (int32_t id = 3; id < tokenizer_->vocab_size(); ++id) {
-      if (tokenizer_->PieceBytes(id) == text) return id;
-    }
-    return -1;
-  };
-  const std::vector<int32_t> digits = {id_of("4"), id_of("2"), id_of("1")};
-  const int32_t letter = id_of("a");
-  Request request = Bound(Format(Digits(2, 3)));
-  request.stopping.min_tokens = 3;
-  BoundAnswer ahead(request, config_, *tokenizer_);
-  BoundAnswer single(request, config_, *tokenizer_);
-  EXPECT_EQ(ahead.CountFitting(digits), 3u);
-  EXPECT_EQ(ahead.CountFitting(std::vector<int32_t>{digits[0], letter, digits[1]}), 1u);
-  ahead.Expect(digits);
-  ahead.Fill();
-  for (size_t i = 0; i <= digits.size(); ++i) {
-    single.Fill();
-    EXPECT_EQ(ahead.next(i), single.next()) << i;
-    EXPECT_TRUE(std::ranges::equal(ahead.mask(i), single.mask())) << i;
-    EXPECT_EQ(ahead.may_draw(i), single.may_draw());
-    if (i < digits.size()) {
-      EXPECT_TRUE(single.Accept(digits[i]).ok());
-    }
-  }
-  EXPECT_TRUE(ahead.Accept(digits[0]).ok()) << "nothing has changed";
-  EXPECT_EQ(ahead.CountFitting(digits), 2u);
-
-  ahead.Expect(std::vector<int32_t>{letter, digits[0]});
-  ahead.Fill();
-  EXPECT_TRUE(ahead.may_draw(0));
-  EXPECT_FALSE(ahead.may_draw(1)) << "the draft before it cannot come";
-  EXPECT_FALSE(ahead.may_draw(2));
-}
-
 }  // namespace
 }  // namespace eta::testing
