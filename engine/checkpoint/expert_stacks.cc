@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -212,53 +213,74 @@ absl::StatusOr<ExpertStacks> ExpertStacks::Present(std::map<std::string, TensorI
   return out;
 }
 
-absl::StatusOr<StoredTensor> ExpertStacks::ReadStored(const std::string& name,
-                                                      const Read& read) const {
-  const Part& part = tensors_.at(name);
-  // None of the products below can wrap: these bytes are a part of a file.
+absl::StatusOr<StoredTensor> ExpertStacks::ReadBlocks(const Part& part, const Read& read) {
+  // cannot wrap: counts blocks of a part of a file
   const uint64_t count = part.depth * part.width;
+  // cannot wrap: bytes of a part of a file
+  const uint64_t bytes = count * kCodeBytes;
+  // cannot wrap: a place in a file
+  ASSIGN_OR_RETURN(const auto codes, read(part.source, part.expert * bytes, bytes));
+  // cannot wrap: likewise
+  ASSIGN_OR_RETURN(const auto scales, read(part.scales, part.expert * count, count));
   StoredTensor out;
-  if (!part.scales.empty()) {
-    ASSIGN_OR_RETURN(const auto codes,
-                     read(part.source, part.expert * count * kCodeBytes, count * kCodeBytes));
-    ASSIGN_OR_RETURN(const auto scales, read(part.scales, part.expert * count, count));
-    const uint64_t rows = part.depth / part.step;
-    out.blocks = Mxfp4();
-    out.bytes.resize(rows * part.width * out.blocks->block_bytes);
-    std::byte* block = out.bytes.data();
-    for (uint64_t row = 0; row < rows; ++row) {
-      const uint64_t from = (part.first + row * part.step) * part.width;
-      for (uint64_t i = from; i < from + part.width; ++i, block += out.blocks->block_bytes) {
-        ToGgmlBlock(&codes[i * kCodeBytes], scales[i], block);
-      }
+  out.blocks = Mxfp4();
+  const uint64_t block_bytes = out.blocks->block_bytes;
+  const uint64_t blocks = count / part.step;
+  // cannot wrap: no more bytes than those of the file
+  out.bytes.resize(blocks * block_bytes);
+  std::span<std::byte> to = out.bytes;
+  for (uint64_t row = part.first; row < part.depth; row += part.step) {
+    // cannot wrap: a place in `scales`
+    const uint64_t from = row * part.width;
+    for (uint64_t i = from; i < from + part.width; ++i) {
+      // cannot wrap: a place in `codes`
+      ToGgmlBlock(&codes[i * kCodeBytes], scales[i], to.data());
+      to = to.subspan(block_bytes);
     }
-    return out;
   }
-  ASSIGN_OR_RETURN(const auto numbers,
-                   read(part.source, part.expert * count * part.element, count * part.element));
+  return out;
+}
+
+absl::StatusOr<StoredTensor> ExpertStacks::ReadTurned(const Part& part, const Read& read) {
+  const uint64_t element = part.element;
+  // cannot wrap: bytes of a part of a file
+  const uint64_t bytes = part.depth * part.width * element;
+  // cannot wrap: a place in a file
+  ASSIGN_OR_RETURN(const auto numbers, read(part.source, part.expert * bytes, bytes));
   const uint64_t rows = part.width / part.step;
-  out.bytes.resize(rows * part.depth * part.element);
+  StoredTensor out;
+  // cannot wrap: no more bytes than those of the file
+  out.bytes.resize(rows * part.depth * element);
   // In squares, of which both sides stay in the cache.
   constexpr uint64_t kSide = 32;
   for (uint64_t row = 0; row < rows; row += kSide) {
     const uint64_t row_end = std::min(rows, row + kSide);
     for (uint64_t j = 0; j < part.depth; ++j) {
       for (uint64_t i = row; i < row_end; ++i) {
-        std::memcpy(&out.bytes[(i * part.depth + j) * part.element],
-                    &numbers[(j * part.width + part.first + i * part.step) * part.element],
-                    part.element);
+        // cannot wrap: a place in `out`
+        const uint64_t to = (i * part.depth + j) * element;
+        // cannot wrap: a place in `numbers`
+        const uint64_t from = (j * part.width + part.first + i * part.step) * element;
+        std::memcpy(&out.bytes[to], &numbers[from], element);
       }
     }
   }
   return out;
 }
 
+absl::StatusOr<StoredTensor> ExpertStacks::ReadStored(const std::string& name,
+                                                      const Read& read) const {
+  const Part& part = tensors_.at(name);
+  return part.scales.empty() ? ReadTurned(part, read) : ReadBlocks(part, read);
+}
+
 absl::StatusOr<std::vector<std::byte>> ExpertStacks::ReadNumbers(const std::string& name,
                                                                  const Read& read) const {
   ASSIGN_OR_RETURN(auto stored, ReadStored(name, read));
   if (!stored.blocks) return std::move(stored.bytes);
-  std::vector<std::byte> numbers(stored.bytes.size() / stored.blocks->block_bytes *
-                                 stored.blocks->block_elements * sizeof(float));
+  const uint64_t blocks = stored.bytes.size() / stored.blocks->block_bytes;
+  // cannot wrap: Present() has checked the size of the numbers
+  std::vector<std::byte> numbers(blocks * stored.blocks->block_elements * sizeof(float));
   UnpackBlocks(*stored.blocks, stored.bytes, numbers);
   return numbers;
 }

@@ -60,6 +60,9 @@ class ExpertStacks {
 
   class Presenter;
 
+  static absl::StatusOr<StoredTensor> ReadBlocks(const Part& part, const Read& read);
+  static absl::StatusOr<StoredTensor> ReadTurned(const Part& part, const Read& read);
+
   std::map<std::string, Part> tensors_;
 };
 
