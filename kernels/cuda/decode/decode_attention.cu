@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
   WaitForPrevious();
   const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
   if (blockIdx.x == 0) {
-    if (args.all) CountAll(args, static_cast<int32_t>(threadIdx.x), kComputeThreads);
+    if (args.all) CountAll(args);
     for (int32_t i = threadIdx.x; i <= args.num_lists; i += kComputeThreads) {
       args.begin[i] = plan.begin[i];
     }

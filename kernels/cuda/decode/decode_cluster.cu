@@ -36,19 +36,16 @@ using Cluster = cooperative_groups::cluster_group;
 // is the CTA's index.
 class ListShare {
  public:
-  // `early`: the last stage of the list has what the previous kernel stored, the others have not.
-  __device__ ListShare(const Plan& plan, int32_t list, int32_t rank, int32_t ranks, bool early)
+  __device__ ListShare(const Plan& plan, int32_t list, int32_t rank, int32_t ranks)
       : unit_(list * ranks + rank) {
     const int32_t first = plan.begin[list];
     const int32_t stages = plan.begin[list + 1] - first;
     begin_ = first + stages * rank / ranks;
     end_ = first + stages * (rank + 1) / ranks;
-    waits_at_ = early ? plan.begin[list + 1] - 1 : -1;
+    ends_list_ = end_ == plan.begin[list + 1];
   }
   __device__ bool empty() const { return begin_ == end_; }
-  __device__ void BeforeCopy(int32_t stage) const {
-    if (stage == waits_at_) WaitForPrevious();
-  }
+  __device__ bool ends_list() const { return ends_list_; }
   __device__ int32_t unit() const { return done_ ? -1 : unit_; }
   __device__ int32_t Begin(int32_t unit) const { return unit == unit_ ? begin_ : end_; }
   __device__ void Advance() { done_ = true; }
@@ -57,7 +54,7 @@ class ListShare {
   int32_t unit_;
   int32_t begin_;
   int32_t end_;
-  int32_t waits_at_;
+  bool ends_list_;
   bool done_ = false;
 };
 
@@ -146,13 +143,10 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     memory.InitRing(args.num_stages);
     memory.plan.Make(args);
     AnnouncePlan();
-    const ListShare share(memory.plan, list, rank, ranks, args.early);
+    const ListShare share(memory.plan, list, rank, ranks);
+    if (args.early && share.ends_list()) WaitForPrevious();
     if (!share.empty()) {
       CopyStages<Element, D, HeadTiles>(args, memory.plan, share, memory.stages, memory.fixed);
-    }
-    if (args.all && blockIdx.x == 0) {
-      WaitForPrevious();
-      CountAll(args, static_cast<int32_t>(threadIdx.x) % 32, 32);
     }
     __syncwarp();
     Cluster::sync();
@@ -160,12 +154,12 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
     return;
   }
   AwaitPlan();
-  // What reads the step's rows comes before the wait.
-  const ListShare share(memory.plan, list, rank, ranks, args.early);
-  const Result<D> result(args, list);
   WaitForPrevious();
   if (args.early) AllowNext();
+  if (args.all && blockIdx.x == 0) CountAll(args);
   ClearPadding<D>(args);
+  const ListShare share(memory.plan, list, rank, ranks);
+  const Result<D> result(args, list);
   ComputeShare(args, share, result, memory, joined);
   __syncwarp();
   Cluster::sync();
@@ -175,25 +169,16 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
 #endif
 }
 
-// Whether all clusters run at once where `ctas` thread blocks find room. A cluster needs its room
-// within one part of the chip, and those before it leave room that is too little for one more: a
-// last cluster that has to wait would take as long again as all others together.
-bool FitAtOnce(int32_t clusters, int32_t ranks, int32_t ctas) {
-  return clusters * ranks <= (ranks > 2 ? ctas / 4 * 3 : ctas);
-}
-
 template <typename Element, int D, int HeadTiles>
 bool LaunchClusters(Context& context, const AttentionParams& params, const DeviceCounts& counts,
                     const DecodeLists& lists) {
   const int32_t num_lists = context.step.num_rows * params.geometry.num_kv_heads;
   const int32_t sms = context.device.num_sms();
   int32_t ranks = kMostRanks;
-  while (ranks > 1 && !FitAtOnce(num_lists, ranks, sms * kMostCtasPerSm<Element, D, HeadTiles>)) {
-    ranks /= 2;
-  }
+  while (ranks > 1 && num_lists * ranks > sms * kMostCtasPerSm<Element, D, HeadTiles>) ranks /= 2;
   if (num_lists == 0 || ranks < 2) return false;
-  int32_t ctas_per_sm = 1;
-  while (!FitAtOnce(num_lists, ranks, sms * ctas_per_sm)) ++ctas_per_sm;
+  const int32_t ctas_per_sm =
+      std::min((num_lists * ranks + sms - 1) / sms, kMostCtasPerSm<Element, D, HeadTiles>);
   const int32_t num_stages = RingStages<Element, D, HeadTiles>(
       context.device, ctas_per_sm, num_lists, sizeof(Joined<D, HeadTiles>));
   if (num_stages < 2) return false;

@@ -166,12 +166,12 @@ __device__ void ClearPadding(const DecodeArgs& args) {
   }
 }
 
-// Writes the counts that SelectBlocks would write for rows that read everything. The `count`
-// threads that call it are those of one CTA.
-__device__ inline void CountAll(const DecodeArgs& args, int32_t thread, int32_t count) {
+// Writes the counts that SelectBlocks would write for rows that read everything. The computing
+// warps of one CTA call it.
+__device__ inline void CountAll(const DecodeArgs& args) {
   const int32_t kv_heads = args.tile.num_kv_heads;
   const int32_t group = args.num_query_heads / kv_heads;
-  for (int32_t i = thread; i < args.num_lists; i += count) {
+  for (int32_t i = threadIdx.x; i < args.num_lists; i += kComputeThreads) {
     const int64_t list = int64_t{args.first_row} * kv_heads + i;
     const StepRow& row = args.step.rows[list / kv_heads];
     const int32_t tokens = row.role == RowRole::kDecode ? row.position + 1 : 0;

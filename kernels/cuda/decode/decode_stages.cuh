@@ -207,8 +207,6 @@ class UnitQueue {
   __device__ int32_t unit() const { return unit_; }  // -1: none is left
   // The first stage of a unit, and of the one behind the last.
   __device__ int32_t Begin(int32_t unit) const { return units_.Begin(unit); }
-  // The copying warp calls it before it copies a stage.
-  __device__ void BeforeCopy(int32_t /*stage*/) const {}
   __device__ void Advance() {
     int32_t piece = units_.num_pieces;
     if (units_.num_pieces > 0 && threadIdx.x % 32 == 0) {
@@ -272,7 +270,6 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, Queue queue
     for (int32_t first = queue.Begin(queue.unit()); first < end; first += 32) {
       const StageSource source = find(queue.unit(), first);
       for (int32_t i = 0; i < min(32, end - first); ++i) {
-        queue.BeforeCopy(first + i);
         Wait(&fixed.empty[cursor.slot], cursor.phase ^ 1);
         if (lane == i) fixed.notes[cursor.slot] = source.note;
         uint32_t bytes = 0;

@@ -46,7 +46,6 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;  // dynamic; the launcher asks for more than 48 KB with static memory
   unsigned cluster = 1;     // neighbours along x that form a cluster; divides grid.x
-  bool keeps_l1 = false;    // L1 is worth more to it than a start beside its predecessor
 };
 
 template <typename... Params, typename... Args>
@@ -60,16 +59,6 @@ void Launch(Device& device, const char* what, const LaunchShape& shape, void (*k
                                       static_cast<int>(shape.shared_bytes)),
                  what);
   }
-#ifdef ETA_CUDA_SM90A
-  // A multiprocessor cuts its memory into L1 and shared memory anew only while it is idle. So
-  // kernels start beside their predecessors only where both ask for the same cut.
-  const auto* function = reinterpret_cast<const void*>(kernel);
-  if (device.compute_capability() == 90 && !shape.keeps_l1 && device.MeetsFirst(function)) {
-    device.Check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared),
-                 what);
-  }
-#endif
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

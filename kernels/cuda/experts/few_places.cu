@@ -55,8 +55,7 @@ void LaunchKernel(Device& device, const ExpertArgs& args, int64_t most_tasks) {
   Launch(device, "product of experts",
          {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
           .block = kThreads,
-          .shared_bytes = HitListBytes(args.num_experts),
-          .keeps_l1 = true},
+          .shared_bytes = HitListBytes(args.num_experts)},
          Kernel<T, kSwiGlu>, args);
 }
 

@@ -205,10 +205,8 @@ template <typename Kernel>
 void LaunchKernel(const Context& context, const Args& args, int64_t most_tasks, Kernel* kernel) {
   const int64_t resident = int64_t{context.device.num_sms()} * kCtasPerSm;
   Launch(context.device, "experts of few rows",
-         {.grid = static_cast<unsigned>(std::min(most_tasks, resident)),
-          .block = kThreads,
-          .keeps_l1 = true},
-         kernel, args, context.step);
+         {.grid = static_cast<unsigned>(std::min(most_tasks, resident)), .block = kThreads}, kernel,
+         args, context.step);
 }
 
 // Calls visit(T, integral_constant) with the type of weights, and the experts of a lane.

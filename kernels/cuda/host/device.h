@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,9 +38,6 @@ class Device {
   size_t l2_bytes() const { return l2_bytes_; }
   cudaStream_t stream() const { return stream_; }
 
-  // Whether no call before this one named `kernel`.
-  bool MeetsFirst(const void* kernel) { return met_.insert(kernel).second; }
-
   // Keeps the first error, with the operation that failed.
   void Check(cudaError_t error, std::string_view what);
   void Fail(const absl::Status& error);
@@ -58,7 +54,6 @@ class Device {
   size_t shared_memory_per_block_ = 0;
   size_t l2_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
-  std::unordered_set<const void*> met_;
   absl::Status status_;
 };
 
