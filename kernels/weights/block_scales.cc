@@ -43,10 +43,14 @@ bool IsFinite(const std::byte* half) {
   return (bits & 0x7C00) != 0x7C00;
 }
 
-// Of blocks that begin with a scale of e8m0.
-std::optional<int64_t> FirstNanScale(const GgmlLayout& layout, std::span<const std::byte> blocks) {
+// Of blocks that begin with a scale of e8m0: 255 is NaN, and above this 6, the largest code, times
+// the scale is beyond float32.
+constexpr std::byte kMostScale{252};
+
+std::optional<int64_t> FirstScaleBeyond(const GgmlLayout& layout,
+                                        std::span<const std::byte> blocks) {
   for (size_t begin = 0; begin < blocks.size(); begin += layout.block_bytes) {
-    if (blocks[begin] == std::byte{0xFF}) return static_cast<int64_t>(begin / layout.block_bytes);
+    if (blocks[begin] > kMostScale) return static_cast<int64_t>(begin / layout.block_bytes);
   }
   return std::nullopt;
 }
@@ -55,7 +59,7 @@ std::optional<int64_t> FirstNanScale(const GgmlLayout& layout, std::span<const s
 
 std::optional<int64_t> FirstNonFiniteBlock(const GgmlLayout& layout,
                                            std::span<const std::byte> blocks) {
-  if (layout.type == GgmlType::kMXFP4) return FirstNanScale(layout, blocks);
+  if (layout.type == GgmlType::kMXFP4) return FirstScaleBeyond(layout, blocks);
   const Halves halves = HalvesOf(layout.type);
   if (halves.count == 0) return std::nullopt;
   for (size_t begin = 0; begin < blocks.size(); begin += layout.block_bytes) {

@@ -34,11 +34,11 @@ Json Integers(int bits, const std::string& strategy, bool symmetric = true, int 
 // bad input: config.json | weights quantised by GPTQ, AWQ or another method | UNIMPLEMENTED, the
 //   method named
 TEST(QuantizationConfig, MethodsThatAreNotReadAreNamed) {
-  for (const std::string method : {"gptq", "awq", "bitsandbytes", "mxfp4", ""}) {
+  for (const std::string method : {"gptq", "awq", "bitsandbytes", "mxfp8", ""}) {
     EXPECT_THAT(ParseQuantization({{"quant_method", method}}).status(),
                 FailsSaying(absl::StatusCode::kUnimplemented,
                             "config.json: quantization_config.quant_method '" + method +
-                                "' is not supported, only fp8 and compressed-tensors"));
+                                "' is not supported, only fp8, mxfp4 and compressed-tensors"));
   }
 }
 

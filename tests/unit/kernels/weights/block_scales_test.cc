@@ -45,6 +45,7 @@ TEST(FirstNonFiniteBlock, NamesTheBlockOfAScaleOrMinimumThatIsNone) {
 TEST(FirstNonFiniteBlock, TakesEveryNumber) {
   for (const GgmlType type : kBlockTypes) {
     const GgmlLayout layout = LayoutOf(type);
+    if (type == GgmlType::kMXFP4) continue;  // below
     SCOPED_TRACE(layout.name);
     for (const uint16_t half : {0x0000, 0x8000, 0x0001, 0x7BFF, 0xFBFF}) {
       std::vector<std::byte> blocks(layout.block_bytes, std::byte{0xFF});
@@ -54,6 +55,21 @@ TEST(FirstNonFiniteBlock, TakesEveryNumber) {
     }
   }
   EXPECT_EQ(FirstNonFiniteBlock(LayoutOf(GgmlType::kQ6_K), {}), std::nullopt);
+}
+
+// A byte e is 2^(e - 127), times codes of up to 6; 255 is NaN.
+TEST(FirstNonFiniteBlock, OfMxfp4IsOneWhoseLargestCodeIsBeyondFloat32) {
+  const GgmlLayout layout = LayoutOf(GgmlType::kMXFP4);
+  for (int scale = 0; scale < 256; ++scale) {
+    std::vector<std::byte> blocks(2 * layout.block_bytes, std::byte{0xF7});  // codes of 6 and -6
+    blocks[0] = std::byte{0};
+    blocks[layout.block_bytes] = static_cast<std::byte>(scale);
+    const auto first = FirstNonFiniteBlock(layout, blocks);
+    EXPECT_EQ(first, scale <= 252 ? std::nullopt : std::optional<int64_t>(1)) << scale;
+    EXPECT_EQ(FirstNonFinite(Unpacked(layout, blocks), DType::kFloat32).has_value(),
+              first.has_value())
+        << scale;
+  }
 }
 
 TEST(FirstNonFiniteBlock, KnowsNoScalesOfNumbersThatAreNotQuantised) {
