@@ -62,6 +62,7 @@ void ClientCounts::CountAnswer(const std::string& tenant, const std::string& mod
   drafts.set_drafted(drafts.drafted() + finished.drafts().drafted());
   drafts.set_accepted(drafts.accepted() + finished.drafts().accepted());
   drafts.set_steps_saved(drafts.steps_saved() + finished.drafts().steps_saved());
+  drafts.set_kv_bytes_rejected(drafts.kv_bytes_rejected() + finished.drafts().kv_bytes_rejected());
 }
 
 void ClientCounts::CountRefusal(const MetricLabels& labels, const std::string& reason) {
