@@ -113,6 +113,13 @@ __device__ __forceinline__ float Activate(Activation activation, float gate, flo
   return g / (1.0f + expf(-kClampedSlope * g)) * (u + 1.0f);
 }
 
+// Stores what the gate does with `up` as element `at` of `to`, which has Ts.
+template <typename T>
+__device__ __forceinline__ void StoreActivated(std::byte* to, int64_t at, Activation activation,
+                                               float gate, float up) {
+  reinterpret_cast<T*>(to)[at] = FromFloat<T>(Activate(activation, gate, up));
+}
+
 // Calls visit(T{}) with the element type of a floating-point `dtype`.
 template <typename Visit>
 void WithElementType(DType dtype, Visit&& visit) {

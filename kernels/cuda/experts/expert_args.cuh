@@ -61,11 +61,21 @@ __device__ __forceinline__ void StoreProduct(const ExpertArgs& args, int64_t pla
   StoreProduct<T>(args.out, args.float_out, place * args.out_stride + channel, value);
 }
 
-template <typename T>
-__device__ __forceinline__ void StoreActivated(const ExpertArgs& args, int64_t place,
-                                               int32_t channel, float gate, float up) {
-  reinterpret_cast<T*>(args.activated)[place * args.activated_stride + channel] =
-      FromFloat<T>(Activate(args.activation, gate, up));
+// Stores the sum of a channel, and with SwiGlu also that of the channel that it meets, `met`, and
+// what the gate does with it.
+template <typename T, bool kSwiGlu>
+__device__ __forceinline__ void StoreSums(const ExpertArgs& args, int32_t expert, int64_t place,
+                                          int32_t channel, float sum, float met) {
+  const int32_t all = kSwiGlu ? 2 * args.channels : args.channels;
+  sum = WithBias(args, expert, all, channel, sum);
+  StoreProduct<T>(args, place, channel, sum);
+  if constexpr (kSwiGlu) {
+    const int32_t other = channel + args.channels;
+    met = WithBias(args, expert, all, other, met);
+    StoreProduct<T>(args, place, other, met);
+    StoreActivated<T>(args.activated, place * args.activated_stride + channel, args.activation, sum,
+                      met);
+  }
 }
 
 }  // namespace eta::cuda

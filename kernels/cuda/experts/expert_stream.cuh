@@ -157,16 +157,8 @@ template <typename T, bool kSwiGlu, typename Tasks>
 __device__ __forceinline__ void StoreTotals(const ExpertArgs& args, const Tasks& task, int column,
                                             const float (&totals)[4]) {
   ForSums<kSwiGlu>(args, task, column, [&](int i, int32_t index, int32_t channel) {
-    const int64_t place = task.place() + index;
-    const int32_t all = kSwiGlu ? 2 * args.channels : args.channels;
-    const float total = WithBias(args, task.expert(), all, channel, totals[i]);
-    StoreProduct<T>(args, place, channel, total);
-    if constexpr (kSwiGlu) {
-      const int32_t other = channel + args.channels;
-      const float met = WithBias(args, task.expert(), all, other, totals[i + 2]);
-      StoreProduct<T>(args, place, other, met);
-      StoreActivated<T>(args, place, channel, total, met);
-    }
+    StoreSums<T, kSwiGlu>(args, task.expert(), task.place() + index, channel, totals[i],
+                          kSwiGlu ? totals[i + 2] : 0.0f);
   });
 }
 

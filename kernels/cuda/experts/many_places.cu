@@ -118,16 +118,7 @@ __device__ __forceinline__ void Store(const ExpertArgs& args, const TaskWalk& ta
   tile.template ForSums<kSwiGlu>([&](int32_t index, int32_t row, float sum, float met) {
     const int32_t channel = ChannelOf<Tile, kSwiGlu>(task.tile(), row);
     if (index >= task.count() || channel >= args.channels) return;
-    const int64_t place = task.place() + index;
-    const int32_t all = kSwiGlu ? 2 * args.channels : args.channels;
-    const float total = WithBias(args, task.expert(), all, channel, sum);
-    StoreProduct<T>(args, place, channel, total);
-    if constexpr (kSwiGlu) {
-      const int32_t other = channel + args.channels;
-      const float total_met = WithBias(args, task.expert(), all, other, met);
-      StoreProduct<T>(args, place, other, total_met);
-      StoreActivated<T>(args, place, channel, total, total_met);
-    }
+    StoreSums<T, kSwiGlu>(args, task.expert(), task.place() + index, channel, sum, met);
   });
 }
 

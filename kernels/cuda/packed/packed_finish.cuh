@@ -131,10 +131,8 @@ __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& s
     const float other = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
                                   up.units[out.channel]);
     product::StoreOut<T>(args.product, out.row, up.first_channel + out.channel, other);
-    const float gated = Activate(args.product.activation, value, other);
-    reinterpret_cast<T*>(
-        args.product.activated)[out.row * args.product.activated_stride + out.channel] =
-        FromFloat<T>(gated);
+    StoreActivated<T>(args.product.activated, out.row * args.product.activated_stride + out.channel,
+                      args.product.activation, value, other);
   }
   if (args.ranks > 1) SynchroniseCluster(args);  // others read this thread block's sums
 }

@@ -120,9 +120,8 @@ __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& ti
     StoreOut<T>(args, row, channel, value);
     if constexpr (kSwiGlu) {
       if (i % 4 >= 2) return;
-      const float gated = Activate(args.activation, value, total[i + 2]);
-      reinterpret_cast<T*>(args.activated)[row * args.activated_stride + channel] =
-          FromFloat<T>(gated);
+      StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
+                        value, total[i + 2]);
     }
   });
 }
