@@ -56,12 +56,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path,
 
 absl::StatusOr<std::vector<std::byte>> SafetensorsFile::Read(const std::string& name) const {
   const auto it = header_.tensors.find(name);
-  if (it == header_.tensors.end()) {
-    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " does not exist"));
-  }
-  std::vector<std::byte> data(it->second.bytes());
-  RETURN_IF_ERROR(file_.ReadAt(header_.data_begin + it->second.begin, data));
-  return data;
+  return ReadPart(name, 0, it == header_.tensors.end() ? 0 : it->second.bytes());
 }
 
 absl::StatusOr<std::vector<std::byte>> SafetensorsFile::ReadPart(const std::string& name,

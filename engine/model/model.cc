@@ -18,6 +18,14 @@
 #include "kernels/params/selection.h"
 
 namespace eta {
+namespace {
+
+// Null where there is no buffer.
+const float* FloatsOf(const std::unique_ptr<Buffer>& buffer) {
+  return buffer ? buffer->as<float>() : nullptr;
+}
+
+}  // namespace
 
 struct Model::Layer {
   std::unique_ptr<Buffer> attention_norm;       // [D]
@@ -338,15 +346,14 @@ void Model::Attention(int32_t layer_idx, const BatchView& batch, const KvCache& 
   if (!c.IsFull(layer_idx))
     return AttendInWindow(layer_idx, q, cache.geometry(), batch, kv, outputs);
   backend_.PredictThresholds(
-      {layer_idx, q, layer.threshold_weight ? layer.threshold_weight->as<float>() : nullptr,
-       layer.threshold_bias ? layer.threshold_bias->as<float>() : nullptr, thresholds});
+      {layer_idx, q, FloatsOf(layer.threshold_weight), FloatsOf(layer.threshold_bias), thresholds});
   const int64_t step = int64_t{layer_idx} * batch.num_rows();
   const AttentionCounts counts = {
       outputs.tokens_attended ? outputs.tokens_attended + step * c.num_query_heads
                               : ws.tokens_attended.data(),
       outputs.tokens_read ? outputs.tokens_read + step * c.num_kv_heads : ws.tokens_read.data(),
       outputs.values_read ? outputs.values_read + step * c.num_kv_heads : ws.values_read.data()};
-  const float* const sinks = layer.sinks ? layer.sinks->as<float>() : nullptr;
+  const float* const sinks = FloatsOf(layer.sinks);
   backend_.SelectBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
                          softmax_scale_, ws.selection, counts, sinks});
   backend_.SelectPrefillBlocks({layer_idx, q, thresholds, c.num_query_heads, cache.geometry(), kv,
@@ -397,7 +404,6 @@ void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeome
                            const BatchView& batch, const KvLayerView& kv,
                            const ForwardOutputs& outputs) {
   const ModelConfig& c = config_;
-  const std::unique_ptr<Buffer>& sinks = layers_[layer_idx].sinks;
   const AttentionParams attention = {.q = q,
                                      .thresholds = {},
                                      .num_query_heads = c.num_query_heads,
@@ -409,7 +415,7 @@ void Model::AttendInWindow(int32_t layer_idx, const TensorView& q, const KvGeome
                                      .selection = {},
                                      .out = workspace_->attended.Rows(0, q.rows),
                                      .window = c.layer(layer_idx).window,
-                                     .sinks = sinks ? sinks->as<float>() : nullptr};
+                                     .sinks = FloatsOf(layers_[layer_idx].sinks)};
   backend_.DecodeAttention(attention);
   backend_.PrefillAttention(attention);
   const auto zero = [&](auto* out, int32_t heads) {
@@ -453,17 +459,14 @@ void Model::Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outpu
   int32_t* const rows_of_experts =
       outputs.expert_rows ? outputs.expert_rows + int64_t{layer_idx} * config_.num_experts
                           : nullptr;
-  const auto floats = [](const std::unique_ptr<Buffer>& buffer) {
-    return buffer ? buffer->as<float>() : nullptr;
-  };
   backend_.MatMul({normed, experts.router.get(), logits, false});
   if (experts.router_bias) backend_.AddBias({logits, experts.router_bias->as<float>()});
   ops.RouteRows({logits, config_.normalise_experts, ws.choice, rows_of_experts});
   ops.MultiplyExperts(
-      {normed, true, ws.choice, experts.gate_up.get(), gate_up, floats(experts.gate_up_bias)});
+      {normed, true, ws.choice, experts.gate_up.get(), gate_up, FloatsOf(experts.gate_up_bias)});
   backend_.SwiGlu({gate_up, activated, config_.activation});
   ops.MultiplyExperts(
-      {activated, false, ws.choice, experts.down.get(), out, floats(experts.down_bias)});
+      {activated, false, ws.choice, experts.down.get(), out, FloatsOf(experts.down_bias)});
   ops.AddExperts({out, ws.choice, ws.residual.Rows(0, rows)});
 }
 

@@ -108,7 +108,10 @@ HWY_INLINE void Norm(const float* x, int64_t count, const float* HWY_RESTRICT we
     const Floats normed = hn::Mul(scaled, hn::LoadU(d, weight + i));
     hn::StoreU(add ? hn::Add(hn::LoadU(d, out + i), normed) : normed, d, out + i);
   }
-  for (; i < count; ++i) out[i] = (add ? out[i] : 0.0f) + x[i] * scale * weight[i];
+  for (; i < count; ++i) {
+    const float normed = x[i] * scale * weight[i];
+    out[i] = add ? out[i] + normed : normed;
+  }
 }
 
 void RmsNormOnTarget(const Context& context, const RmsNormParams& params) {

@@ -40,9 +40,8 @@ bool HasPermutedHeads(std::string_view architecture);
 // (gguf_eta.h) model_type eta. `rope_factors` is the tensor rope_freqs.weight, empty where there is
 // none. UNIMPLEMENTED, naming it, for other architectures, for keys of the architecture that are
 // not known, experts of architectures that have none, RoPE over a part of a head, rope scaling but
-// linear, yarn and
-// llama3's; INVALID_ARGUMENT for missing keys and wrong values, for a vocabulary that does not fit.
-// Whether the numbers make a model that runs is ParseModelConfig's question.
+// linear, yarn and llama3's; INVALID_ARGUMENT for missing keys and wrong values, for a vocabulary
+// that does not fit. Whether the numbers make a model that runs is ParseModelConfig's question.
 absl::StatusOr<GgufConfig> MakeConfigJson(GgufMetadata& metadata, const GgufHeader& header,
                                           const GgufTokenizer& tokenizer,
                                           const std::vector<float>& rope_factors);

@@ -11,8 +11,7 @@
 //                      u[c][16 h + 4 t + i]
 //            or, of 8 bits, 8 x 64 bytes, byte 4 c + i of line t is u[c][4 t + i]
 //   units    float16, of coded numbers bfloat16: d of the 16 channels and behind them, where there
-//   is a low, that of the lows:
-//            of each group, or of 8 groups if scales are nested
+//            is a low, that of the lows: of each group, or of 8 groups if scales are nested
 //   factors  nested scales, a byte for each of the 16 channels: of each group its scales, then its
 //            low
 //
