@@ -113,6 +113,35 @@ TEST_F(GrammarLibraryTest, RegularExpressions) {
   Expect({.kind = Kind::kRegex, .source = "^foo$"}, {"foo"}, {"foox", "xfoo"});
 }
 
+TEST_F(GrammarLibraryTest, SetsOfRegularExpressionsAreThoseOfJavaScript) {
+  Expect({.kind = Kind::kRegex, .source = "a.b"}, {"a.b", "a b", "a\u00e9b"}, {"a\nb", "ab"});
+  Expect({.kind = Kind::kRegex, .source = "a[.]b"}, {"a.b"}, {"axb"});
+  Expect({.kind = Kind::kRegex, .source = "a\\.b"}, {"a.b"}, {"axb"});
+  Expect({.kind = Kind::kRegex, .source = "a[\\].]b"}, {"a]b", "a.b"}, {"axb", "a\\b"});
+  Expect({.kind = Kind::kRegex, .source = "a[^\\s_]b"}, {"axb"}, {"a_b", "a b", "a\nb"});
+  struct Case {
+    const char* regex;
+    std::string_view good, bad;  // what may stand between a and b, character by character
+  };
+  for (const Case& one : {Case{"a.b", " \t\v.", "\n\r"}, Case{"a\\sb", " \t\n\v\f\r", "x"},
+                          Case{"a\\Sb", "x_", " \t\n\v\f\r"}, Case{"a[\\s_]b", " _\n", "x"},
+                          Case{"a[\\S ]b", "x ", "\n\t"}, Case{"a[\\s\\S]b", "x \n", ""}}) {
+    const auto format = Make({.kind = Kind::kRegex, .source = one.regex});
+    const auto takes = [&](std::string_view text) { return format->Check(text).ok(); };
+    for (const char c : one.good)
+      EXPECT_TRUE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
+    for (const char c : one.bad)
+      EXPECT_FALSE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
+    const bool spaces = one.good.find('\n') != std::string_view::npos;
+    for (const std::string text : {"a\u2028b", "a\u2029b"}) EXPECT_EQ(takes(text), spaces);
+  }
+  const auto word = Make({.kind = Kind::kRegex, .source = "\\S+"});
+  EXPECT_FALSE(word->Check("a\u3000b").ok());
+  EXPECT_TRUE(word->Check("a\u3001b").ok());
+  EXPECT_NE(Refusal({.kind = Kind::kRegex, .source = "..(a"}).find("position 5"),
+            std::string::npos);
+}
+
 // bad input: Formats of answers | a regular expression with look-around, references back, flags,
 //   boundaries of words, classes of Unicode, or that is none | INVALID_ARGUMENT, field
 //   `format.regex`
