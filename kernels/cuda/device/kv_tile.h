@@ -52,7 +52,7 @@ ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, i
   return narrow && dim && IsFastBlock(block_size) && group >= 1 && group <= 16;
 }
 
-// Whether those of decode and prefill attention alone do, on devices with enough shared memory.
+// Whether they do on devices with enough shared memory (TensorCoresTake).
 inline constexpr int32_t kWideHeadDim = 256;
 ETA_HOST_DEVICE bool HasWideHeads(int32_t head_dim, int32_t block_size, int32_t group,
                                   DType dtype) {
