@@ -132,5 +132,17 @@ TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndRecordsOfOutliers) {
   RunBatches({.cache = true, .outlier = true});
 }
 
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256) {
+  RunBatches({.wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndAnEightBitIndex) {
+  RunBatches({.index = true, .wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndRecordsOfOutliers) {
+  RunBatches({.outlier = true, .wide_heads = true});
+}
+
 }  // namespace
 }  // namespace eta::testing
