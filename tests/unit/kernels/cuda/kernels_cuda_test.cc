@@ -144,5 +144,13 @@ TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndRecordsOfOutliers) {
   RunBatches({.outlier = true, .wide_heads = true});
 }
 
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndAnEightBitCache) {
+  RunBatches({.cache = true, .wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AnEightBitCacheAndRecordsOfOutliers) {
+  RunBatches({.cache = true, .outlier = true, .wide_heads = true});
+}
+
 }  // namespace
 }  // namespace eta::testing
