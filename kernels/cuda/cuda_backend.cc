@@ -147,11 +147,10 @@ class CudaBackend final : public Backend, public ExpertOps {
   absl::StatusOr<KvLayout> Layout(const KvGeometry& geometry) const override {
     const absl::Status fits = CheckGeometry(geometry);
     if (!fits.ok()) return fits;
-    if (geometry.dtype == DType::kFloat8E4M3 &&
-        !SupportsTensorCores(geometry.head_dim, geometry.block_size, 1, geometry.dtype)) {
+    if (geometry.dtype == DType::kFloat8E4M3 && !KvTile(geometry).swizzled) {
       return absl::InvalidArgumentError(
-          absl::StrCat("kv_dtype: float8_e4m3 on cuda needs head_dim 64, 96 or 128 and block_size "
-                       "16, 32, 64 or 128, not ",
+          absl::StrCat("kv_dtype: float8_e4m3 on cuda needs head_dim 64, 96, 128 or 256 and "
+                       "block_size 16, 32, 64 or 128, not ",
                        geometry.head_dim, " and ", geometry.block_size));
     }
     if (RecordMemory(geometry) > device_->shared_memory_per_block()) {

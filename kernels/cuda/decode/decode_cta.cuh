@@ -52,10 +52,7 @@ void WithShape(const KvGeometry& geometry, int32_t group, Visit&& visit) {
     } else if (geometry.head_dim == 96) {
       with_dim(element, std::integral_constant<int, 96>());
     } else if (geometry.head_dim == kWideHeadDim) {
-      if constexpr (!std::is_same_v<decltype(element), E4M3>) {
-        visit(element, std::integral_constant<int, kWideHeadDim>(),
-              std::integral_constant<int, 1>());
-      }
+      visit(element, std::integral_constant<int, kWideHeadDim>(), std::integral_constant<int, 1>());
     } else {
       with_dim(element, std::integral_constant<int, 128>());
     }

@@ -52,12 +52,12 @@ ETA_HOST_DEVICE bool SupportsTensorCores(int32_t head_dim, int32_t block_size, i
   return narrow && dim && IsFastBlock(block_size) && group >= 1 && group <= 16;
 }
 
-// Whether those of decode and prefill attention alone do, on devices with enough shared memory.
+// Whether they do on devices with enough shared memory (TensorCoresTake).
 inline constexpr int32_t kWideHeadDim = 256;
 ETA_HOST_DEVICE bool HasWideHeads(int32_t head_dim, int32_t block_size, int32_t group,
                                   DType dtype) {
-  const bool half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  return half && head_dim == kWideHeadDim && IsFastBlock(block_size) && group >= 1 && group <= 8;
+  const bool narrow = dtype != DType::kFloat32;
+  return narrow && head_dim == kWideHeadDim && IsFastBlock(block_size) && group >= 1 && group <= 8;
 }
 
 // What a record holds (eta-semantics.md, "Block index"): a float16 or an 8-bit record of kind

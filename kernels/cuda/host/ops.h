@@ -94,15 +94,18 @@ struct DecodeLists {
   bool single_rows = false;  // every sequence decodes one row
 };
 // Bytes of shared memory that a thread block takes for heads of 256.
-inline constexpr size_t kWideHeadMemory = size_t{224} << 10;
-// Whether tensor cores decode. Only then DecodeAttention may take the place of SelectBlocks where
-// all rows read everything. They also prefill, but for sparse prefill with heads of 256.
-inline bool AttendsOnTensorCores(const Device& device, const AttentionParams& params) {
-  const KvGeometry& geometry = params.geometry;
-  const int32_t group = params.num_query_heads / geometry.num_kv_heads;
+inline constexpr size_t kWideHeadMemory = size_t{225} << 10;
+// Whether tensor cores select and attend, also for rows of prompts. Only then DecodeAttention may
+// take the place of SelectBlocks where all rows read everything.
+inline bool TensorCoresTake(const Device& device, const KvGeometry& geometry,
+                            int32_t num_query_heads) {
+  const int32_t group = num_query_heads / geometry.num_kv_heads;
   return SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) ||
          (HasWideHeads(geometry.head_dim, geometry.block_size, group, geometry.dtype) &&
           device.shared_memory_per_block() >= kWideHeadMemory);
+}
+inline bool AttendsOnTensorCores(const Device& device, const AttentionParams& params) {
+  return TensorCoresTake(device, params.geometry, params.num_query_heads);
 }
 // `counts`: those that SelectBlocks wrote for the same rows.
 void DecodeAttention(Context& context, const AttentionParams& params, const DeviceCounts& counts,

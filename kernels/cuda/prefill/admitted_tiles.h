@@ -17,6 +17,11 @@ namespace eta::cuda {
 inline constexpr int32_t kTileQueries = 128;
 inline constexpr int32_t kTileKeys = 64;
 
+// CTAs of attention that a multiprocessor holds.
+constexpr int32_t PrefillCtas(int32_t head_dim) {
+  return head_dim == kWideHeadDim ? 1 : 2;
+}
+
 // The pieces of a key tile that queries admit one by one: its blocks, or one if a block holds it.
 ETA_HOST_DEVICE constexpr int32_t TilePieces(int32_t block_size) {
   return block_size >= kTileKeys ? 1 : kTileKeys / block_size;

@@ -4,7 +4,7 @@
 // ("Sparse prefill"), or in a layer with a window over the keys of the row's window ("Windows").
 //
 // The dependence between products, gate and exponentials binds, not the tensor cores.
-// prefill_wgmma.cuh has the kernel for d = 64 on sm_90a, prefill_wide.cuh that for d = 256,
+// prefill_wgmma.cuh has the kernel for d = 64 on sm_90a, prefill_wide.cuh those for d = 256,
 // prefill_mma.cuh the kernel for all other devices and head dimensions.
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "kernels/cuda/prefill/prefill_mma.cuh"
 #include "kernels/cuda/prefill/prefill_tile.cuh"
 #include "kernels/cuda/prefill/prefill_wgmma.cuh"
-#include "kernels/cuda/prefill/prefill_wide.cuh"
+#include "kernels/cuda/prefill/prefill_wide.h"
 #include "kernels/cuda/prefill/prefill_widen.h"
 
 namespace eta::cuda {
@@ -188,22 +188,8 @@ void LaunchForType(Context& context, const PrefillParams& params, uint32_t block
   }
 }
 
-template <int kPieces>
-void LaunchWide(Context& context, const PrefillParams& params, uint32_t blocks) {
-  const LaunchShape shape = {
-      .grid = blocks, .block = kMmaThreads, .shared_bytes = WideShape::kSharedBytes};
-  if (params.geometry.dtype == DType::kFloat16) {
-    Launch(context.device, "prefill attention", shape, PrefillWide<Half, kPieces>, params);
-  } else {
-    Launch(context.device, "prefill attention", shape, PrefillWide<BFloat16, kPieces>, params);
-  }
-}
-
 void LaunchAttention(Context& context, const PrefillParams& params, uint32_t blocks) {
-  if (params.geometry.head_dim == kWideHeadDim) {
-    if (params.window > 0) return LaunchWide<kWindowPieces>(context, params, blocks);
-    return LaunchWide<0>(context, params, blocks);
-  }
+  if (params.geometry.head_dim == kWideHeadDim) return LaunchWidePrefill(context, params, blocks);
   if (params.window > 0) return LaunchForType<kWindowPieces>(context, params, blocks);
   if (params.admitted.entries == nullptr) return LaunchForType<0>(context, params, blocks);
   switch (TilePieces(params.geometry.block_size)) {
@@ -237,8 +223,8 @@ void AttendTiles(Context& context, PrefillParams prefill, int32_t tiles) {
   int64_t blocks = prefill.admitted.max_parts;
   int64_t results = prefill.admitted.max_results;
   if (prefill.admitted.entries == nullptr) {
-    const int64_t ctas_per_sm = geometry.head_dim == kWideHeadDim ? 1 : 2;
-    prefill.max_parts = ChooseParts(items, ctas_per_sm * context.device.num_sms());
+    prefill.max_parts =
+        ChooseParts(items, PrefillCtas(geometry.head_dim) * context.device.num_sms());
     blocks = items * prefill.max_parts;
     results = prefill.max_parts > 1 ? blocks : 0;
   }
@@ -286,8 +272,7 @@ void PrefillAttention(Context& context, const AttentionParams& params) {
   const KvGeometry& geometry = params.geometry;
   const int32_t group = params.num_query_heads / geometry.num_kv_heads;
   const bool sparse = CountTiles(context.sequences, group, params.window, /*sparse=*/true) > 0;
-  if (!AttendsOnTensorCores(context.device, params) ||
-      (sparse && geometry.head_dim == kWideHeadDim)) {
+  if (!AttendsOnTensorCores(context.device, params)) {
     PlainPrefillAttention(context, params);
     return;
   }

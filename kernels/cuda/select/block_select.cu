@@ -72,8 +72,7 @@ void Screen(Context& context, const SelectBlocksParams& params, unsigned long lo
                            masses,
                            MakeMassRule(geometry.block_size)};
   // Devices with too little shared memory for a ring use the plain form.
-  if (!SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype) ||
-      num_stages < 2) {
+  if (!TensorCoresTake(context.device, geometry, params.num_query_heads) || num_stages < 2) {
     PlainScreen(context, args);
   } else if (tile.form == RecordForm::kOutlier) {
     LaunchOutlierScreen(context, args, masses.masses != nullptr);

@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
       sums.AddAlwaysRead(args, masks, queries, table, kv_head);
       WalkRecords<D, Index>(
           args, table, kv_head, num_full, warp_full, stages,
-          [&](const auto& records, int32_t block) {
+          [&](auto& records, int32_t block) {
             ScreenMasses<HeadTiles> of_blocks;
             EstimateMasses(records, queries, args.rule, of_blocks);
             sums.AddTerms(of_blocks, masks, block);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
       sums.WriteThresholds(args, masks, row.attention, queries.threshold);
       WalkRecords<D, Index>(
           args, table, kv_head, num_full, warp_full, stages,
-          [&](const auto& records, int32_t block) {
+          [&](auto& records, int32_t block) {
             ScreenMasses<HeadTiles> of_blocks;
             EstimateMasses(records, queries, args.rule, of_blocks);
             masks.Add(of_blocks.mass, queries.threshold, block);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kPrefillScreenThreads, 1)
   }
   WalkRecords<D, Index>(
       args, table, kv_head, num_full, warp_full, stages,
-      [&](const auto& records, int32_t block) {
+      [&](auto& records, int32_t block) {
         float bounds[HeadTiles][4];
         UpperBounds(records, queries, bounds);
         masks.Add(bounds, queries.threshold, block);
@@ -184,14 +184,17 @@ void LaunchPrefillScreen(Context& context, const PrefillScreenArgs& args, uint32
 template <typename Index, bool kRelative>
 void LaunchPrefillScreen(Context& context, const PrefillScreenArgs& args, uint32_t pieces) {
   const bool two = PrefillHeadTiles(args.tile.head_dim, args.group()) == 2;
-  if (args.tile.head_dim == 64) {
-    LaunchPrefillScreen<Index, kRelative, 64, 2>(context, args, pieces);
-  } else if (args.tile.head_dim == 96) {
-    two ? LaunchPrefillScreen<Index, kRelative, 96, 2>(context, args, pieces)
-        : LaunchPrefillScreen<Index, kRelative, 96, 1>(context, args, pieces);
-  } else {
-    two ? LaunchPrefillScreen<Index, kRelative, 128, 2>(context, args, pieces)
-        : LaunchPrefillScreen<Index, kRelative, 128, 1>(context, args, pieces);
+  switch (args.tile.head_dim) {
+    case 64:
+      return LaunchPrefillScreen<Index, kRelative, 64, 2>(context, args, pieces);
+    case 96:
+      return two ? LaunchPrefillScreen<Index, kRelative, 96, 2>(context, args, pieces)
+                 : LaunchPrefillScreen<Index, kRelative, 96, 1>(context, args, pieces);
+    case kWideHeadDim:
+      return LaunchPrefillScreen<Index, kRelative, kWideHeadDim, 1>(context, args, pieces);
+    default:
+      return two ? LaunchPrefillScreen<Index, kRelative, 128, 2>(context, args, pieces)
+                 : LaunchPrefillScreen<Index, kRelative, 128, 1>(context, args, pieces);
   }
 }
 

@@ -45,9 +45,8 @@ AdmittedTiles AdmittedTilesOf(Context& context, const KvGeometry& geometry,
   }
   AdmittedTiles lists = {.capacity = (keys + kTileKeys - 1) / kTileKeys,
                          .num_kv_heads = geometry.num_kv_heads,
-                         .slots = 2 * context.device.num_sms()};
-  const bool listed =
-      SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype);
+                         .slots = PrefillCtas(geometry.head_dim) * context.device.num_sms()};
+  const bool listed = TensorCoresTake(context.device, geometry, num_query_heads);
   const int64_t of_lists = listed ? tiles * geometry.num_kv_heads : 0;
   if (lists.capacity >= 2 * kMinPartTiles) {
     lists.max_results = static_cast<int32_t>(std::min<int64_t>(
@@ -80,8 +79,7 @@ void SelectPrefillBlocks(Context& context, const SelectPrefillParams& params,
   const int32_t group = params.num_query_heads / geometry.num_kv_heads;
   const AdmittedTiles lists = AdmittedTilesOf(context, geometry, params.num_query_heads);
   if (lists.entries == nullptr) return;
-  const bool fast =
-      SupportsTensorCores(geometry.head_dim, geometry.block_size, group, geometry.dtype);
+  const bool fast = TensorCoresTake(context.device, geometry, params.num_query_heads);
   PrefillScreenArgs screen = {.step = context.step,
                               .q = params.q.data,
                               .q_stride = params.q.stride,

@@ -145,32 +145,46 @@ struct ScreenQueries {
   }
 };
 
+// Registers hold the records of heads of 256 a slice of coordinates at a time.
+template <int D>
+inline constexpr int kSlices = D == kWideHeadDim ? 4 : 1;
+
 // The elements that a lane reads of its two blocks. Index is Half or int8_t, or OutlierIndex.
 template <int D, typename Index>
 struct ScreenRecords {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
   using Chunk = std::conditional_t<kNarrow, uint2, uint4>;
   using Scalars = std::conditional_t<kNarrow, RecordTrailer, float>;
-  static constexpr int kChunks = D / 32;
+  static constexpr int kChunks = D / 32 / kSlices<D>;  // of a slice
 
   Chunk mu[2][kChunks];
   Chunk sigma[2][kChunks];
   Scalars scalars[2];
+  const std::byte* own;  // of the lane, in block r
+  uint32_t eight;        // bytes from block r to block r + 8
 
-  // `record`: mu of block r and the KV head. `of_head`: the scalars of the same. Block r + 8
-  // follows `eight` bytes later.
+  // Reads the scalars and the first slice. `record`: mu of block r and the KV head. `of_head`: the
+  // scalars of the same. Block r + 8 follows `to_eighth` bytes later.
   __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
-                                       uint32_t eight) {
-    const std::byte* own = record + threadIdx.x % 4 * sizeof(Chunk);
+                                       uint32_t to_eighth) {
+    own = record + threadIdx.x % 4 * sizeof(Chunk);
+    eight = to_eighth;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * eight);
+    }
+    ReadSlice(0);
+  }
+  __device__ __forceinline__ void ReadSlice(int slice) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const std::byte* from = own + i * eight;
 #pragma unroll
       for (int j = 0; j < kChunks; ++j) {
-        mu[i][j] = *reinterpret_cast<const Chunk*>(from + j * 4 * sizeof(Chunk));
-        sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (kChunks + j) * 4 * sizeof(Chunk));
+        const int chunk = slice * kChunks + j;
+        mu[i][j] = *reinterpret_cast<const Chunk*>(from + chunk * 4 * sizeof(Chunk));
+        sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (D / 32 + chunk) * 4 * sizeof(Chunk));
       }
-      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * eight);
     }
   }
 };
@@ -223,11 +237,13 @@ struct ScreenSums {
   float q_mu[HeadTiles][2][4] = {};
   float variance[HeadTiles][kNarrow ? 2 : 3][4] = {};
 
-  __device__ __forceinline__ void Add(const ScreenRecords<D, Index>& records,
+  __device__ __forceinline__ void Add(ScreenRecords<D, Index>& records,
                                       const ScreenQueries<D, HeadTiles>& q) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      const int j = k / 2;
+      constexpr int kChunks = ScreenRecords<D, Index>::kChunks;
+      if (k > 0 && k % (2 * kChunks) == 0) records.ReadSlice(k / 2 / kChunks);
+      const int j = k / 2 % kChunks;
       const int half = k % 2;
       uint32_t mu[4];
       uint32_t top[4];
@@ -266,9 +282,10 @@ struct ScreenSums {
   }
 };
 
-// bounds[tile][i] is for head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2).
+// bounds[tile][i] is for head tile * 8 + 2t + i % 2 and block r + 8 * (i / 2). Leaves the last
+// slice in `records`.
 template <int D, int HeadTiles, typename Index>
-__device__ __forceinline__ void UpperBounds(const ScreenRecords<D, Index>& records,
+__device__ __forceinline__ void UpperBounds(ScreenRecords<D, Index>& records,
                                             const ScreenQueries<D, HeadTiles>& queries,
                                             float (&bounds)[HeadTiles][4]) {
   ScreenSums<D, HeadTiles, Index> sums;

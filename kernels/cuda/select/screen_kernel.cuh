@@ -123,21 +123,29 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     if (item.row != row || item.first_kv_head != first_kv_head) enter(item);
     Wait(&ring.full[stage], phase);
     const uint32_t offset = stage * shape.bytes();
+    Barrier* const empty = &ring.empty[stage];
+    const auto release = [&] {
+      __syncwarp();
+      if (lane == 0) Arrive(empty);
+    };
     ScreenRecords<D, Index> records;
     records.Read(vectors + offset, scalars + offset, 8 * shape.stride());
-    __syncwarp();
-    if (lane == 0) Arrive(&ring.empty[stage]);
+    if (kSlices<D> == 1) release();
     if (++stage == args.num_stages) {
       stage = 0;
       phase ^= 1;
     }
     const int32_t first_block = item.first_block + own_block;
-    if (first_block >= item.num_full) continue;
+    if (first_block >= item.num_full) {
+      if (kSlices < D >> 1) release();
+      continue;
+    }
     const int32_t limit = min(rescue_chunk, item.num_full);
     if constexpr (kRelative) {
       if (relative) {
         ScreenMasses<HeadTiles> of_blocks;
         EstimateMasses(records, queries, args.rule, of_blocks);
+        if (kSlices < D >> 1) release();
         const StepRow& step_row = args.step.rows[row];
         const int32_t kv_head = first_kv_head + own_kv_head;
         const int64_t list = static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head;
@@ -153,6 +161,7 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
 
     float bounds[HeadTiles][4];
     UpperBounds(records, queries, bounds);
+    if (kSlices < D >> 1) release();
     uint32_t mask = 0;  // low 16 bits: block r; high 16 bits: block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
@@ -230,12 +239,15 @@ void LaunchScreen(Context& context, const ScreenArgs& args) {
 // Launches the kernel for one kind of index.
 template <typename Index, bool kRelative>
 void LaunchScreen(Context& context, const ScreenArgs& args) {
-  if (args.tile.head_dim == 64) {
-    LaunchScreen<Index, kRelative, 64>(context, args);
-  } else if (args.tile.head_dim == 96) {
-    LaunchScreen<Index, kRelative, 96>(context, args);
-  } else {
-    LaunchScreen<Index, kRelative, 128>(context, args);
+  switch (args.tile.head_dim) {
+    case 64:
+      return LaunchScreen<Index, kRelative, 64>(context, args);
+    case 96:
+      return LaunchScreen<Index, kRelative, 96>(context, args);
+    case kWideHeadDim:
+      return LaunchScreen<Index, kRelative, kWideHeadDim, 1>(context, args);
+    default:
+      return LaunchScreen<Index, kRelative, 128>(context, args);
   }
 }
 

@@ -13,27 +13,36 @@ struct OutlierIndex {};
 
 template <int D>
 struct ScreenRecords<D, OutlierIndex> {
-  static constexpr int kChunks = D / 32;
+  static constexpr int kChunks = D / 32 / kSlices<D>;
 
   uint2 mu[2][kChunks];
   uint2 sigma[2][kChunks];
   uint2 outlier[2][kChunks];
   uint32_t steps[2];  // A and B, float16
+  const std::byte* own;
+  uint32_t eight;
 
   // As in the other forms.
   __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
-                                       uint32_t eight) {
-    const std::byte* own = record + threadIdx.x % 4 * sizeof(uint2);
+                                       uint32_t to_eighth) {
+    own = record + threadIdx.x % 4 * sizeof(uint2);
+    eight = to_eighth;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const std::byte* from = own + i * eight;
+      steps[i] = *reinterpret_cast<const uint32_t*>(of_head + i * eight);
+    }
+    ReadSlice(0);
+  }
+  __device__ __forceinline__ void ReadSlice(int slice) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::byte* from = own + i * eight + slice * kChunks * 32;
 #pragma unroll
       for (int j = 0; j < kChunks; ++j) {
         mu[i][j] = *reinterpret_cast<const uint2*>(from + j * 32);
         sigma[i][j] = *reinterpret_cast<const uint2*>(from + D + j * 32);
         outlier[i][j] = *reinterpret_cast<const uint2*>(from + 2 * D + j * 32);
       }
-      steps[i] = *reinterpret_cast<const uint32_t*>(of_head + i * eight);
     }
   }
 };
@@ -45,11 +54,13 @@ struct OutlierSums {
   float variance[HeadTiles][3][4] = {};
   float q_outlier[HeadTiles][2][4] = {};
 
-  __device__ __forceinline__ void Add(const ScreenRecords<D, OutlierIndex>& records,
+  __device__ __forceinline__ void Add(ScreenRecords<D, OutlierIndex>& records,
                                       const ScreenQueries<D, HeadTiles>& q) {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
-      const int j = k / 2;
+      constexpr int kChunks = ScreenRecords<D, OutlierIndex>::kChunks;
+      if (k > 0 && k % (2 * kChunks) == 0) records.ReadSlice(k / 2 / kChunks);
+      const int j = k / 2 % kChunks;
       const auto half = [&](const uint2& chunk) { return k % 2 == 0 ? chunk.x : chunk.y; };
       uint32_t mu[4];
       uint32_t outlier[4];
@@ -94,7 +105,7 @@ struct OutlierSums {
 
 // Bounds as in the other forms. A step that is infinite has zeros, and infinity times 0 is NaN.
 template <int D, int HeadTiles>
-__device__ __forceinline__ void UpperBounds(const ScreenRecords<D, OutlierIndex>& records,
+__device__ __forceinline__ void UpperBounds(ScreenRecords<D, OutlierIndex>& records,
                                             const ScreenQueries<D, HeadTiles>& queries,
                                             float (&bounds)[HeadTiles][4]) {
   OutlierSums<D, HeadTiles> sums;
@@ -125,7 +136,7 @@ struct ScreenMasses {
 };
 
 template <int D, int HeadTiles>
-__device__ __forceinline__ void EstimateMasses(const ScreenRecords<D, OutlierIndex>& records,
+__device__ __forceinline__ void EstimateMasses(ScreenRecords<D, OutlierIndex>& records,
                                                const ScreenQueries<D, HeadTiles>& queries,
                                                const MassRule& rule,
                                                ScreenMasses<HeadTiles>& masses) {

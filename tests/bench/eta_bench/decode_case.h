@@ -34,7 +34,7 @@ class DecodeCase {
                                   .max_context = context,
                                   .block_size = block_size_}));
     const ModelConfig& config = model_->config();
-    cache_ = Require(KvCache::Create(backend, config, content.geometry(), num_blocks));
+    cache_ = Require(KvCache::Create(backend, OneGroup(config), content.geometry(), num_blocks));
     std::vector<KvLayerView> layers;
     for (int32_t i = 0; i < config.num_layers; ++i) layers.push_back(cache_->layer(i));
     content.Fill(backend, places, layers);
@@ -60,11 +60,15 @@ class DecodeCase {
     samples_.clear();
     logit_rows_.clear();
     possible_ = 0.0;
+    seen_in_windows_ = 0.0;
     full_blocks_ = 0;
     for (size_t i = 0; i < count; ++i) {
       const int32_t num_tokens = rows_[i].position + 1;
       possible_ += num_tokens;
       full_blocks_ += num_tokens / block_size_;
+      for (const LayerKind& layer : config.layers) {
+        if (layer.window > 0) seen_in_windows_ += std::min(layer.window, num_tokens);
+      }
       tokens_.push_back(
           static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
       samples_.push_back({.temperature = 0.0f});
@@ -155,24 +159,30 @@ class DecodeCase {
     return {Median(wall), Median(host)};
   }
 
-  // The keys, and the full blocks, of all rows of a step together.
-  double num_tokens() const { return possible_; }
-  double num_full_blocks() const { return static_cast<double>(full_blocks_); }
+  // The keys, and the full blocks, of all rows of a step and all full layers together; and the keys
+  // that the rows see in layers with a window.
+  double num_tokens() const { return num_full_layers() * possible_; }
+  double num_full_blocks() const { return num_full_layers() * static_cast<double>(full_blocks_); }
+  double tokens_in_windows() const { return seen_in_windows_; }
+  int32_t num_full_layers() const { return model_->config().num_full_layers(); }
 
   // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
-  // the embedding, of which it reads one row per token, and experts, of `expert_bytes` each. int4
-  // keeps the embedding at 8 bits.
+  // the embedding, of which it reads one row per token if it is not the head too, and experts, of
+  // `expert_bytes` each. int4 keeps the embedding at 8 bits.
   double WeightBytes(WeightFormat weights, double expert_bytes) const {
     const ModelConfig& config = model_->config();
     const double of_number = weights == WeightFormat::kNative ? 2.0 : 34.0 / 32.0;
-    const double embedding = of_number * config.vocab_size * config.model_dim;
+    const double embedding =
+        config.tie_word_embeddings ? 0.0 : of_number * config.vocab_size * config.model_dim;
     const double heads = config.num_query_heads;
-    const double predictor = config.num_layers * heads * (heads * config.head_dim + 1) * 4.0;
+    const double predictor = config.has_predictor
+                                 ? num_full_layers() * heads * (heads * config.head_dim + 1) * 4.0
+                                 : 0.0;
     const double experts = expert_bytes * config.num_layers * config.num_experts;
     return static_cast<double>(model_->weight_bytes()) - embedding - predictor - experts;
   }
 
-  // Densities of the last step.
+  // Densities of the last step, over full layers.
   double UnionDensity() const { return Density(read_); }
   double HeadDensity() const { return Density(attended_); }
   // Experts that had rows in the last step, summed over layers.
@@ -207,9 +217,11 @@ class DecodeCase {
   }
 
  private:
+  // Layers with a window count nothing.
   double Density(std::span<const int32_t> counts) const {
+    const auto of_layer = static_cast<double>(counts.size()) / model_->config().num_layers;
     return std::accumulate(counts.begin(), counts.end(), 0.0) /
-           (possible_ * static_cast<double>(counts.size()) / static_cast<double>(rows_.size()));
+           (num_tokens() * of_layer / static_cast<double>(rows_.size()));
   }
 
   Backend& backend_;
@@ -227,6 +239,7 @@ class DecodeCase {
   std::vector<int32_t> attended_, read_;
   std::vector<int32_t> expert_rows_;  // [L, E]
   double possible_ = 0.0;             // the keys of all rows together
+  double seen_in_windows_ = 0.0;
   int64_t full_blocks_ = 0;
 };
 

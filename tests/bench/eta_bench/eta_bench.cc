@@ -4,6 +4,10 @@
 //   eta-bench attention --backend=cuda --batch=32 --context=131072 --json
 //   eta-bench append --backend=cuda --batch=64 --index=outlier
 //   eta-bench decode --backend=cuda --batch=64 --context=65536
+//   eta-bench decode --backend=cuda --batch=1,16 --context=32768 --density=1,0.3 --window=512
+//       --layers=26 --width=1152 --ffn=6912 --heads=4 --kv_heads=1 --head_dim=256 --vocab=262144
+//                                                                (Gemma 3 1B; of 4B: --window=1024
+//       --layers=34 --width=2560 --ffn=10240 --heads=8 --kv_heads=4)
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench text --model=models/eta-27m --text=FILE --context=1024,4096
 //   eta-bench replay --model=models/eta-27m --streams=1,8

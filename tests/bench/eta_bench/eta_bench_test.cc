@@ -116,6 +116,29 @@ TEST(EtaBench, DecodeReadsTheExpertsThatRowsChoose) {
   }
 }
 
+TEST(EtaBench, DecodeCountsWhatWindowsRead) {
+  const nlohmann::json report = Report(
+      "decode --backend=cpu --layers=5 --width=64 --ffn=96 --vocab=256 --heads=4 --kv_heads=2 "
+      "--head_dim=32 --block=16 --batch=3 --context=2048 --density=1,0.4 --window=100 "
+      "--window_period=2");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  EXPECT_EQ(report["model"]["full_layers"], 2);
+  const double token_bytes = 2 * 2 * 32 * 2.0;  // two KV heads
+  for (const nlohmann::json& row : report["rows"]) {
+    const bool full = row["kind"] == "full";
+    EXPECT_NEAR(row["union_density"].get<double>(), row["density"].get<double>(), 0.01);
+    EXPECT_EQ(row["window_bytes"].get<double>(), 3 * 3 * 100 * token_bytes);
+    // Rows of 2047, 2046 and 2045 tokens; records of 127 full blocks each.
+    EXPECT_EQ(row["kv_bytes"].get<double>(), 2 * (2047 + 2046 + 2045) * token_bytes);
+    const double record_bytes = full ? 0.0 : 2 * 3 * 127 * 2 * (2 * 32 * 2 + 4.0);
+    EXPECT_NEAR(
+        row["bytes"].get<double>(),
+        report["model"]["weight_bytes_per_step"].get<double>() + row["window_bytes"].get<double>() +
+            row["union_density"].get<double>() * row["kv_bytes"].get<double>() + record_bytes,
+        1.0);
+  }
+}
+
 TEST(EtaBench, PrefillReportsAttentionAndIndex) {
   const nlohmann::json report = Report(
       "prefill --backend=cpu --heads=4 --kv_heads=2 --head_dim=32 --block=32 --tokens=128,300 "
@@ -181,6 +204,8 @@ TEST(EtaBench, RefusesWhatItCannotDo) {
   EXPECT_NE(RunBench("attention --context=4096,2048 --batch=1,2,3 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("attention --backend=cpu --kv_dtype=float8_e4m3 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("decode --backend=cpu --index_dtype=int8 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("decode --window=64 --experts=8 2>/dev/null").code, 0);
+  EXPECT_NE(RunBench("decode --window=64 --layers=3 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("serve --chats=/dev/null --requests=1 2>/dev/null").code, 0);
   EXPECT_NE(RunBench("2>/dev/null").code, 0);
 }

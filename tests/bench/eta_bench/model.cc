@@ -48,6 +48,13 @@ std::string Config(const ModelShape& shape) {
     config["num_experts_per_tok"] = shape.experts_per_token;
     config["moe_intermediate_size"] = shape.expert_ffn;
     config["norm_topk_prob"] = true;
+  } else if (shape.window > 0) {
+    config["model_type"] = "gemma3_text";
+    config["sliding_window"] = shape.window;
+    config["sliding_window_pattern"] = shape.window_period;
+    config["query_pre_attn_scalar"] = shape.head_dim;
+    config["tie_word_embeddings"] = true;
+    config["dtype"] = "bfloat16";
   } else {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";
@@ -78,6 +85,7 @@ bool IsProjection(const std::string& name) {
 RandomModel::RandomModel(const ModelShape& shape, uint64_t seed, cpu::Workers& workers, bool float8)
     : seed_(seed), workers_(workers), float8_(float8), config_json_(Config(shape)) {
   const ModelConfig config = Require(ParseModelConfig(config_json_));
+  if (config.unit_norms) norm_ = 0.0f;
   for (const auto& [name, dims] : ExpectedTensors(config)) {
     uint64_t bytes = SizeOf(DType::kBFloat16);
     for (const int64_t size : dims) bytes *= static_cast<uint64_t>(size);
@@ -123,7 +131,7 @@ std::vector<std::byte> RandomModel::Make(const std::string& name, const TensorIn
   auto* values = reinterpret_cast<uint16_t*>(bytes.data());
   const size_t count = bytes.size() / sizeof(uint16_t);
   if (absl::StrContains(name, "norm")) {
-    std::fill_n(values, count, FloatToBFloat16(1.0f));
+    std::fill_n(values, count, FloatToBFloat16(norm_));
     return bytes;
   }
   if (absl::EndsWith(name, "tau_proj.bias")) return bytes;

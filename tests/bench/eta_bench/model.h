@@ -24,6 +24,8 @@ struct ModelShape {
   int32_t experts = 0;  // more than 0: a Qwen3-MoE, with experts in every layer
   int32_t experts_per_token = 8;
   int32_t expert_ffn = 768;
+  int32_t window = 0;         // more than 0: a Gemma 3, whose layers have it
+  int32_t window_period = 6;  // but for every so many-th, a full one
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is
@@ -47,6 +49,7 @@ class RandomModel final : public TensorSource {
   uint64_t seed_;
   cpu::Workers& workers_;
   bool float8_;
+  float norm_ = 1.0f;  // as stored
   std::string config_json_;
   std::map<std::string, TensorInfo> tensors_;
   mutable std::map<std::string, std::vector<std::byte>> made_;  // of experts

@@ -138,6 +138,7 @@ struct NarrowTypes {
   bool cache = false;
   bool index = false;
   bool outlier = false;
+  bool wide_heads = false;  // of 256, in groups of up to 8
 };
 
 // The distance of a bound from its threshold at which counts have one right answer. If a float16

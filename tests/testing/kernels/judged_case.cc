@@ -50,6 +50,12 @@ void ChooseGeometry(Random& random, NarrowTypes narrow, AttentionCase& made) {
   }
   made.num_query_heads = geometry.num_kv_heads *
                          static_cast<int32_t>(Pick(random, {1, 2, 3, 4, 4, 5, 7, 8, 8, 13, 16}));
+  if (narrow.wide_heads) {
+    geometry.num_kv_heads = static_cast<int32_t>(Uniform(random, 1, 2));
+    geometry.head_dim = 256;
+    geometry.block_size = Pick(random, {16, 32, 64, 64, 128});
+    made.num_query_heads = geometry.num_kv_heads * Pick(random, {1, 2, 2, 3, 4, 4, 5, 7, 8});
+  }
   made.gate = Often(random, 5) ? Gate::kNone : Gate::kSilu;
   made.beta = Pick(random, {1.0f, 5.0f, 20.0f});
 }

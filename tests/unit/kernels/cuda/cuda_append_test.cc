@@ -456,7 +456,10 @@ INSTANTIATE_TEST_SUITE_P(
            AppendShape{{2, 128, 32, 4, DType::kFloat8E4M3, kOutlier, DType::kInt8}, 4},
            AppendShape{{1, 128, 128, 0, DType::kBFloat16, kOutlier, DType::kInt8}, 8},
            AppendShape{{8, 96, 20, 4, DType::kFloat16, kOutlier, DType::kInt8}, 3},
-           AppendShape{{2, 256, 100, 4, DType::kFloat32, kOutlier, DType::kInt8}, 2}),
+           AppendShape{{2, 256, 100, 4, DType::kFloat32, kOutlier, DType::kInt8}, 2},
+           AppendShape{{4, 256, 64, 4, DType::kBFloat16, kMoment, DType::kFloat16}, 2},
+           AppendShape{{1, 256, 128, 4, DType::kFloat8E4M3, kMoment, DType::kInt8}, 4},
+           AppendShape{{2, 256, 32, 0, DType::kFloat8E4M3, kOutlier, DType::kInt8}, 2}),
     [](const ::testing::TestParamInfo<AppendShape>& shape) {
       const KvGeometry& g = shape.param.geometry;
       return std::string(Name(g.dtype)) + "_" +

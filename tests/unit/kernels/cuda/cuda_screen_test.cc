@@ -458,7 +458,7 @@ class CudaScreenShapes : public CudaScreen,
  protected:
   ScreenShape MakeShape(int32_t block_size) const {
     const auto [head_dim, kv_heads] = GetParam();
-    const int32_t group = 1 + (kv_heads * 5 + head_dim / 16) % 16;
+    const int32_t group = 1 + (kv_heads * 5 + head_dim / 16) % (head_dim == 256 ? 8 : 16);
     return {{.num_kv_heads = kv_heads, .head_dim = head_dim, .block_size = block_size}, group};
   }
 };
@@ -518,7 +518,7 @@ TEST_P(CudaScreenShapes, TheReferenceSelectsTheSame) {
 
 // 80 has no tensor-core kernel.
 INSTANTIATE_TEST_SUITE_P(Kernels, CudaScreenShapes,
-                         ::testing::Combine(::testing::Values(64, 80, 96, 128),
+                         ::testing::Combine(::testing::Values(64, 80, 96, 128, 256),
                                             ::testing::Range(1, 9)),
                          [](const auto& test) {
                            return "d" + std::to_string(std::get<0>(test.param)) + "_kv" +
@@ -528,7 +528,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, CudaScreenShapes,
 // More rows than FindShare has threads (128), and shares that cross rows; and many blocks whose
 // records come about in the step that selects.
 TEST_F(CudaScreen, ManyRowsAndBlocksOfTheStepItself) {
-  for (const int32_t head_dim : {64, 128}) {
+  for (const int32_t head_dim : {64, 128, 256}) {
     Random random(static_cast<uint64_t>(head_dim));
     const ScreenShape shape = {{.num_kv_heads = 4, .head_dim = head_dim, .block_size = 16},
                                head_dim == 64 ? 3 : 2};

@@ -38,6 +38,13 @@ const LongShape kShapes[] = {
     {"NarrowAll", 64, 64, 4, 1, DType::kFloat8E4M3, true},
     {"WideGroup", 128, 64, 12, 1},
     {"GroupOfSixteen", 64, 64, 16, 1},
+    {"WideHeads", 256, 64, 4, 1, DType::kBFloat16},
+    {"WideHeadsShared", 256, 128, 4, 2, DType::kFloat16, false, false, false, true},
+    {"WideHeadsSmallBlocks", 256, 16, 8, 1, DType::kFloat16, true},
+    {"WideHeadsBlocksOf32", 256, 32, 5, 1, DType::kBFloat16, false, true},
+    {"WideHeadsRelative", 256, 64, 4, 1, DType::kBFloat16, false, true, true},
+    {"WideHeadsFloat8", 256, 64, 2, 1, DType::kFloat8E4M3, true},
+    {"WideHeadsRelativeFloat8", 256, 32, 4, 1, DType::kFloat8E4M3, false, true, true},
 };
 
 // Rows [position, position + num_rows) of a prompt or an answer, whose keys drift from block to

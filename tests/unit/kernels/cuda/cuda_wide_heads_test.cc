@@ -1,6 +1,7 @@
 // Heads of 256 on a GPU, against the reference: decode in clusters and as a stream, prefill with a
-// gate and without, with tempered keys and learned sinks; sparse prefill and large groups, which
-// the plain kernels take. cuda_windows_test.cc has windows.
+// gate and without, with tempered keys and learned sinks; large groups, which the plain kernels
+// take. cuda_windows_test.cc has windows, cuda_screen_test.cc and cuda_sparse_prefill_test.cc have
+// selection.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ AttentionCase MakeWideCase(Random& random, int32_t group, const std::vector<Wide
   made.geometry = {.num_kv_heads = static_cast<int32_t>(Uniform(random, 1, 2)),
                    .head_dim = 256,
                    .block_size = Pick(random, {16, 32, 64, 128}),
-                   .dtype = Pick(random, {DType::kFloat16, DType::kBFloat16})};
+                   .dtype = Pick(random, {DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3})};
   made.num_query_heads = group * made.geometry.num_kv_heads;
   made.gate = Often(random, 2) ? Gate::kSilu : Gate::kNone;
   made.seed = random();

@@ -30,6 +30,7 @@ const WindowShape kWindowShapes[] = {
     {{.num_kv_heads = 1, .head_dim = 96, .block_size = 16, .dtype = DType::kBFloat16}, 16},
     {{.num_kv_heads = 2, .head_dim = 64, .block_size = 32, .dtype = DType::kFloat8E4M3}, 8},
     {{.num_kv_heads = 2, .head_dim = 256, .block_size = 64, .dtype = DType::kBFloat16}, 2},
+    {{.num_kv_heads = 1, .head_dim = 256, .block_size = 16, .dtype = DType::kFloat8E4M3}, 4},
     {{.num_kv_heads = 2, .head_dim = 80, .block_size = 24, .dtype = DType::kFloat32}, 3},
 };
 
@@ -154,7 +155,7 @@ TEST_F(CudaWindows, PrefillRows) {
 // Long enough that the keys of a tile are cut into parts.
 TEST_F(CudaWindows, PrefillRowsWithALongWindow) {
   Random random(65);
-  for (const size_t shape : {0, 2, 5, 6}) {
+  for (const size_t shape : {0, 2, 5, 6, 7, 8}) {
     for (const int32_t window : {1500, 2900}) {
       ExpectAsTheReference(
           MakeWindowCase(random, kWindowShapes[shape], window, {{kPrefillRows, 5000, 20}}));

@@ -132,5 +132,25 @@ TEST(CudaRaggedBatches, DoSoWithAnEightBitCacheAndRecordsOfOutliers) {
   RunBatches({.cache = true, .outlier = true});
 }
 
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256) {
+  RunBatches({.wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndAnEightBitIndex) {
+  RunBatches({.index = true, .wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndRecordsOfOutliers) {
+  RunBatches({.outlier = true, .wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AndAnEightBitCache) {
+  RunBatches({.cache = true, .wide_heads = true});
+}
+
+TEST(CudaRaggedBatches, DoSoWithHeadsOf256AnEightBitCacheAndRecordsOfOutliers) {
+  RunBatches({.cache = true, .outlier = true, .wide_heads = true});
+}
+
 }  // namespace
 }  // namespace eta::testing
