@@ -186,7 +186,7 @@ class CudaBackend final : public Backend, public ExpertOps {
     block_size_ = 0;
     step_ = PackedStep();
     if (uploads_.BeginStep(StepBytes(batch))) step_ = PackStep(batch, uploads_.HostAt(0));
-    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
+    program_.Clear(step_.shape());
     launches_ = step_.has_prefill;
   }
 
@@ -490,7 +490,7 @@ class CudaBackend final : public Backend, public ExpertOps {
 
   // Forgets the recorded ops.
   void ClearProgram() {
-    program_.Clear(std::max(step_.padded_rows, 1), step_.num_tables, step_.single_rows);
+    program_.Clear(step_.shape());
     launches_ = step_.has_prefill;
     targets_.clear();
   }

@@ -21,11 +21,10 @@ constexpr size_t kMaxGraphs = 64;
 // Launches ops in their order.
 class Launcher {
  public:
-  Launcher(const Machine& machine, int32_t padded_rows, int32_t num_tables, bool single_rows)
+  Launcher(const Machine& machine, const StepShape& shape)
       : machine_(machine),
-        padded_rows_(padded_rows),
-        layout_(padded_rows, num_tables),
-        single_rows_(single_rows),
+        shape_(shape),
+        layout_(shape.padded_rows, shape.num_tables),
         context_{machine.device, machine.scratch, layout_.View(machine.uploads.DeviceAt(0)), {}} {
     TakeTable(0);
   }
@@ -93,8 +92,7 @@ class Launcher {
     // In a layer with a window nothing was counted for it.
     if (op.params.window > 0) counts_ = {};
     if (op.confirms) ConfirmReads(context, op.params, counts_);
-    DecodeAttention(context, op.params, counts_,
-                    {.all = false, .even = op.even, .single_rows = single_rows_});
+    DecodeAttention(context, op.params, counts_, ListsOf(op, /*all=*/false));
   }
   void operator()(const PrefillAttentionOp& op) {
     PrefillAttention(For(op.params.q, op.params.kv), op.params);
@@ -138,7 +136,7 @@ class Launcher {
   // nothing to append or no kernel does them together.
   bool LaunchTogether(const NormHeadsParams* norms, const RopeParams* rope,
                       const AppendKvParams* append, const ThresholdOp* thresholds) {
-    if (!single_rows_ || append == nullptr) return false;
+    if (!shape_.single_rows || append == nullptr) return false;
     Context& context = thresholds != nullptr ? ForThresholds(*thresholds) : For(append->k);
     TakeTable(append->kv.table);
     return AppendDecodeRows(context, norms, rope, *append,
@@ -155,8 +153,20 @@ class Launcher {
     }
     counts_ = CountsOf(*select);
     DecodeAttention(For(attention->params.q, attention->params.kv), attention->params, counts_,
-                    {.all = true, .even = attention->even, .single_rows = single_rows_});
+                    ListsOf(*attention, /*all=*/true));
     return true;
+  }
+
+  DecodeLists ListsOf(const DecodeAttentionOp& op, bool all) const {
+    const bool windowed = op.params.window > 0;
+    const Bundles& bundles = windowed ? shape_.window_bundles : shape_.bundles;
+    return {.all = all,
+            .even = op.even,
+            .single_rows = shape_.single_rows,
+            .bundles = reinterpret_cast<const RowBundle*>(machine_.uploads.DeviceAt(0) +
+                                                          layout_.bundles(windowed)),
+            .num_bundles = bundles.count,
+            .bundle_rows = bundles.rows};
   }
 
   // Launches a product of few rows with the ops around it. Returns how many these are; 0, and
@@ -245,7 +255,8 @@ class Launcher {
   // The context of an op over the rows of `tensor`: all padded rows, or fewer if the caller's
   // tensors have no room for padding.
   Context& For(const TensorView& tensor) {
-    context_.step.num_rows = static_cast<int32_t>(std::min<int64_t>(tensor.rows, padded_rows_));
+    context_.step.num_rows =
+        static_cast<int32_t>(std::min<int64_t>(tensor.rows, shape_.padded_rows));
     TakeTable(0);
     return context_;
   }
@@ -265,9 +276,8 @@ class Launcher {
   }
 
   const Machine& machine_;
-  int32_t padded_rows_;
+  StepShape shape_;
   StepLayout layout_;
-  bool single_rows_;
   Context context_;
   DeviceCounts counts_;  // of the layer at hand
   // The choice of the product that was launched last, if nothing but SwiGlu came since.
@@ -278,7 +288,7 @@ class Launcher {
 }  // namespace
 
 void Program::Launch(const Machine& machine) const {
-  Launcher launcher(machine, padded_rows_, num_tables_, single_rows_);
+  Launcher launcher(machine, shape_);
   for (std::span<const Op> left = ops_; !left.empty() && machine.device.status().ok();) {
     left = left.subspan(launcher.LaunchFront(left));
   }
@@ -286,12 +296,12 @@ void Program::Launch(const Machine& machine) const {
 
 // Compares backwards, since two programs of one size mostly differ in their last ops.
 bool Program::operator==(const Program& other) const {
-  return IsLaidOutAs(other) &&
+  return shape_ == other.shape_ &&
          std::equal(ops_.rbegin(), ops_.rend(), other.ops_.rbegin(), other.ops_.rend());
 }
 
 bool Program::BeginsAs(const Program& other, size_t from) const {
-  return IsLaidOutAs(other) && size() <= other.size() &&
+  return shape_ == other.shape_ && size() <= other.size() &&
          std::equal(ops_.begin() + static_cast<std::ptrdiff_t>(from), ops_.end(),
                     other.ops_.begin() + static_cast<std::ptrdiff_t>(from));
 }

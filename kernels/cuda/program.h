@@ -17,6 +17,7 @@
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/host/device.h"
 #include "kernels/cuda/host/ops.h"
+#include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/host/transfer.h"
 #include "kernels/cuda/rows/matmul.h"
 #include "kernels/params/calibration.h"
@@ -151,12 +152,9 @@ class Program {
   void Add(Op op) { ops_.push_back(std::move(op)); }
   size_t size() const { return ops_.size(); }
   bool empty() const { return ops_.empty(); }
-  // Begins a new step with arrays for `padded_rows` rows and `num_tables` block tables of a
-  // sequence. `single_rows`: every sequence decodes one row.
-  void Clear(int32_t padded_rows, int32_t num_tables, bool single_rows) {
-    padded_rows_ = padded_rows;
-    num_tables_ = num_tables;
-    single_rows_ = single_rows;
+  // Begins a new step.
+  void Clear(const StepShape& shape) {
+    shape_ = shape;
     ops_.clear();
   }
 
@@ -169,15 +167,7 @@ class Program {
   bool BeginsAs(const Program& other, size_t from) const;
 
  private:
-  // Whether the steps' arrays have the same places.
-  bool IsLaidOutAs(const Program& other) const {
-    return padded_rows_ == other.padded_rows_ && num_tables_ == other.num_tables_ &&
-           single_rows_ == other.single_rows_;
-  }
-
-  int32_t padded_rows_ = 1;
-  int32_t num_tables_ = 1;
-  bool single_rows_ = false;
+  StepShape shape_;
   std::vector<Op> ops_;
 };
 

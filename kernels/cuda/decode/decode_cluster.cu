@@ -66,7 +66,7 @@ __device__ __forceinline__ void MergeShares(const DecodeArgs& args, const Result
   if (args.step.rows[result.row].role != RowRole::kDecode) return;
   const auto ranks = static_cast<int32_t>(Cluster::num_blocks());
   const auto first = static_cast<int32_t>(Cluster::block_rank() + ranks * threadIdx.x);
-  for (int32_t quad = first; quad < result.group * (D / 4); quad += ranks * kComputeThreads) {
+  for (int32_t quad = first; quad < result.columns * (D / 4); quad += ranks * kComputeThreads) {
     const int32_t head = quad / (D / 4);
     const int32_t place = quad % (D / 4);
     float maxima[kMostRanks];
@@ -108,12 +108,12 @@ __device__ __forceinline__ void ComputeShare(const DecodeArgs& args, const ListS
   if (!share.empty()) {
     WarpState<Element, D, HeadTiles> state;
     RingCursor cursor;
-    state.Start(args, result.row, result.kv_head);
+    state.Start(args, {result.row, 1, result.kv_head});
     AddList(args, memory, cursor, state);
     state.Leave(memory.sums, memory.fixed);
   }
   SyncCompute();
-  for (int quad = threadIdx.x; quad < result.group * (D / 4); quad += kComputeThreads) {
+  for (int quad = threadIdx.x; quad < result.columns * (D / 4); quad += kComputeThreads) {
     const int head = quad / (D / 4);
     const int place = quad % (D / 4);
     float max = kNoScore;
@@ -156,10 +156,10 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm<Element, D, HeadTiles
   AwaitPlan();
   WaitForPrevious();
   if (args.early) AllowNext();
-  if (args.all && blockIdx.x == 0) CountAll(args);
-  ClearPadding<D>(args);
+  if (args.all && blockIdx.x == 0) CountAll(args, args.num_lists);
+  ClearPadding<D>(args, args.num_lists / args.tile.num_kv_heads);
   const ListShare share(memory.plan, list, rank, ranks);
-  const Result<D> result(args, list);
+  const Result<D> result(args, RowsOf<false>(args, list));
   ComputeShare(args, share, result, memory, joined);
   __syncwarp();
   Cluster::sync();

@@ -16,18 +16,20 @@ namespace eta::cuda::decode {
 
 // CTAs of a multiprocessor: as many as its registers hold and the work needs. One CTA alone would
 // wait most of the time. Two are enough for 16 bits; 8 bits arrive in half the time and need three.
-template <typename Element, int D, int HeadTiles>
+// A CTA of two halves has as many warps as two.
+template <typename Element, int D, int HeadTiles, int Halves = 0>
 inline constexpr int kMostCtasPerSm = (D == 128 && HeadTiles == 2) || D == kWideHeadDim ? 1
+                                      : Halves == 2                                     ? 1
                                       : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3>
                                           ? 3
                                           : 2;
 
 // The number of stages that fit with `ctas_per_sm` CTAs on a multiprocessor, each with
 // `static_bytes` of other shared memory. The system takes 1 KB of each CTA.
-template <typename Element, int D, int HeadTiles>
+template <typename Element, int D, int HeadTiles, int Halves = 0>
 int32_t RingStages(const Device& device, int32_t ctas_per_sm, int32_t num_lists,
                    size_t static_bytes = 0) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   const size_t available = (device.shared_memory_per_block() + 1024) / ctas_per_sm - 1024;
   const size_t rest = Layout::Bytes(0, num_lists) + static_bytes + 256;  // 256: alignment
   if (available < rest + Layout::kStageBytes) return 0;
@@ -107,9 +109,9 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
 }
 
 // A CTA's dynamic shared memory as SharedLayout has it.
-template <typename Element, int D, int HeadTiles>
+template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct CtaMemory {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   std::byte* stages;
   float* sums;
   typename Layout::Fixed& fixed;
@@ -127,7 +129,7 @@ struct CtaMemory {
     if (threadIdx.x % 32 == 0) {
       for (int i = 0; i < num_stages; ++i) {
         InitBarrier(&fixed.full[i], kCopyArrivals);
-        InitBarrier(&fixed.empty[i], kComputeThreads);
+        InitBarrier(&fixed.empty[i], Layout::kParts * kComputeThreads);
       }
       PublishBarriers();
     }
@@ -135,25 +137,36 @@ struct CtaMemory {
   }
 };
 
+// The computing warps of a half meet.
+template <int Halves = 0>
 __device__ __forceinline__ void SyncCompute() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+  if (Halves == 2 && OwnHalf() == 1) {
+    asm volatile("bar.sync 3, %0;" ::"n"(kComputeThreads) : "memory");
+  } else {
+    asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+  }
 }
 
 // The copying warp calls AnnouncePlan and goes on. The computing warps wait in AwaitPlan until the
 // plan and the barriers are there.
+template <int Halves = 0>
+inline constexpr int kPlanThreads = kThreads + (Halves == 2 ? kComputeThreads : 0);
+template <int Halves = 0>
 __device__ __forceinline__ void AnnouncePlan() {
-  asm volatile("bar.arrive 2, %0;" ::"n"(kThreads) : "memory");
+  asm volatile("bar.arrive 2, %0;" ::"n"(kPlanThreads<Halves>) : "memory");
 }
+template <int Halves = 0>
 __device__ __forceinline__ void AwaitPlan() {
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
+  asm volatile("bar.sync 2, %0;" ::"n"(kPlanThreads<Halves>) : "memory");
 }
 
-// Writes zeros as the output of padding rows. The computing warps call it.
+// Writes zeros as the output of padding rows, of those from args.first_row on. Computing warps, of
+// one half, call it.
 template <int D>
-__device__ void ClearPadding(const DecodeArgs& args) {
+__device__ void ClearPadding(const DecodeArgs& args, int32_t num_rows) {
   const int64_t element = args.out_dtype == DType::kFloat32 ? 4 : 2;
   const int64_t row_bytes = static_cast<int64_t>(args.num_query_heads) * D * element;
-  for (int32_t i = blockIdx.x; i < args.num_lists / args.tile.num_kv_heads; i += gridDim.x) {
+  for (int32_t i = blockIdx.x; i < num_rows; i += gridDim.x) {
     const int32_t row = args.first_row + i;
     if (args.step.rows[row].role != RowRole::kPadding) continue;
     auto* out = reinterpret_cast<uint4*>(args.out + row * args.out_stride * element);
@@ -163,12 +176,12 @@ __device__ void ClearPadding(const DecodeArgs& args) {
   }
 }
 
-// Writes the counts that SelectBlocks would write for rows that read everything. The computing
-// warps of one CTA call it.
-__device__ inline void CountAll(const DecodeArgs& args) {
+// Writes the counts that SelectBlocks would write for rows that read everything, of `num_lists`
+// pairs (row, KV head) from args.first_row on. Computing warps of one CTA, of one half, call it.
+__device__ inline void CountAll(const DecodeArgs& args, int32_t num_lists) {
   const int32_t kv_heads = args.tile.num_kv_heads;
   const int32_t group = args.num_query_heads / kv_heads;
-  for (int32_t i = threadIdx.x; i < args.num_lists; i += kComputeThreads) {
+  for (int32_t i = threadIdx.x; i < num_lists; i += kComputeThreads) {
     const int64_t list = int64_t{args.first_row} * kv_heads + i;
     const StepRow& row = args.step.rows[list / kv_heads];
     const int32_t tokens = row.role == RowRole::kDecode ? row.position + 1 : 0;
@@ -181,24 +194,32 @@ __device__ inline void CountAll(const DecodeArgs& args) {
 }
 
 // Adds the stages of a list, or of a unit's part of it, to the warp's state. Returns the last note.
-template <typename Element, int D, int HeadTiles>
+template <typename Element, int D, int HeadTiles, int Halves>
 __device__ __forceinline__ WarpNote AddList(const DecodeArgs& args,
-                                            CtaMemory<Element, D, HeadTiles>& memory,
+                                            CtaMemory<Element, D, HeadTiles, Halves>& memory,
                                             RingCursor& cursor,
-                                            WarpState<Element, D, HeadTiles>& state) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
+                                            WarpState<Element, D, HeadTiles, Halves>& state) {
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   WarpNote note;
   do {
     Wait(&memory.fixed.full[cursor.slot], cursor.phase);
     note = ReadNote(memory.fixed.notes[cursor.slot].warps[threadIdx.x / 32]);
-    if (note.valid() > 0) {
+    if (note.valid() > 0 && (Halves == 0 || state.live_tiles > 0)) {
       const StageTokens<Element, D> tokens(memory.stages + cursor.slot * Layout::kStageBytes);
       if (note.valid() < 16) {
         tokens.ClearMissing(note.valid());
         OrderWritesBeforeCopies();
         __syncwarp();
       }
-      state.Add(args, note, tokens);
+      if constexpr (Halves > 0 && HeadTiles > 1) {
+        if (state.live_tiles == 1) {
+          state.template Add<1>(args, note, tokens);
+        } else {
+          state.Add(args, note, tokens);
+        }
+      } else {
+        state.Add(args, note, tokens);
+      }
     }
     Arrive(&memory.fixed.empty[cursor.slot]);  // all threads arrive: as fast as one per warp
     cursor.Advance(args.num_stages);
@@ -206,16 +227,20 @@ __device__ __forceinline__ WarpNote AddList(const DecodeArgs& args,
   return note;
 }
 
-// Joins what the four warps left (WarpState::Leave) for elements i .. i + 3 of a head.
-template <typename Element, int D, int HeadTiles>
-__device__ __forceinline__ void JoinWarps(const CtaMemory<Element, D, HeadTiles>& memory, int head,
-                                          int i, float& max, float& sum, float4& value) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
-  max = memory.fixed.max[0][head];
-  for (int w = 1; w < kComputeWarps; ++w) max = fmaxf(max, memory.fixed.max[w][head]);
+// Joins what the four warps, of the calling half, left (WarpState::Leave) for elements i .. i + 3
+// of a head, or column of the half.
+template <typename Element, int D, int HeadTiles, int Halves>
+__device__ __forceinline__ void JoinWarps(const CtaMemory<Element, D, HeadTiles, Halves>& memory,
+                                          int head, int i, float& max, float& sum, float4& value) {
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
+  const int first = Halves == 2 ? OwnHalf() * kComputeWarps : 0;
+  max = memory.fixed.max[first][head];
+  for (int w = first + 1; w < first + kComputeWarps; ++w) {
+    max = fmaxf(max, memory.fixed.max[w][head]);
+  }
   sum = 0.0f;
   value = {};
-  for (int w = 0; w < kComputeWarps; ++w) {
+  for (int w = first; w < first + kComputeWarps; ++w) {
     const float factor = Exp2(memory.fixed.max[w][head] - max);
     const float4 part = *reinterpret_cast<const float4*>(
         memory.sums + (w * Layout::kHeads + head) * Layout::kSumStride + i);

@@ -15,20 +15,24 @@ __device__ __forceinline__ void AddScaled(float4& to, float factor, const float4
   to.w += factor * value.w;
 }
 
-// Where the result of one (row, KV head) goes, and the floor's part of it.
-template <int D>
+// Where the result of one list goes, and the floor's part of it. A column is a head of the group,
+// and in a launch of bundles one of any of the list's rows.
+template <int D, bool kBundled = false>
 struct Result {
-  int32_t row = 0;
+  int32_t row = 0;  // the first
   int32_t kv_head = 0;
   int32_t group = 0;
+  int32_t columns = 0;
   int32_t full_tokens = 0;        // tokens of full blocks if a head may have a floor, else 0
   const float* totals = nullptr;  // the sum of V over these tokens [D]
 
   Result() = default;
-  __device__ Result(const DecodeArgs& args, int32_t list)
-      : row(args.first_row + list / args.tile.num_kv_heads),
-        kv_head(list % args.tile.num_kv_heads),
-        group(args.num_query_heads / args.tile.num_kv_heads) {
+  __device__ Result(const DecodeArgs& args, const ListRows& rows)
+      : row(rows.first),
+        kv_head(rows.kv_head),
+        group(args.num_query_heads / args.tile.num_kv_heads),
+        columns(kBundled ? rows.count * group : group) {
+    // Several rows of a list have no floor.
     const StepRow& step_row = args.step.rows[row];
     const int32_t num_full = (step_row.position + 1) / args.tile.block_size;
     if (!args.gated || !step_row.attention.uniform_floor || step_row.attention.admit_all ||
@@ -40,23 +44,26 @@ struct Result {
     totals = ValueTotal(args.tile, args.records, last, kv_head);
   }
 
-  // The floor's part of elements i .. i + 3 of a head and of its sum of weights, at weight 1.
+  __device__ int32_t RowOf(int column) const { return kBundled ? row + column / group : row; }
+  __device__ int32_t HeadOf(int column) const {
+    return kv_head * group + (kBundled ? column % group : column);
+  }
+
+  // The floor's part of elements i .. i + 3 of a column and of its sum of weights, at weight 1.
   struct Floor {
     float4 values = {};
     float keys = 0.0f;
   };
-  __device__ Floor FloorOf(const DecodeArgs& args, int head, int i) const {
-    if (full_tokens == 0 || !HasFloor(args, args.step.rows[row], row, kv_head * group + head)) {
-      return {};
-    }
+  __device__ Floor FloorOf(const DecodeArgs& args, int column, int i) const {
+    if (full_tokens == 0 || !HasFloor(args, args.step.rows[row], row, HeadOf(column))) return {};
     return {*reinterpret_cast<const float4*>(totals + i), static_cast<float>(full_tokens)};
   }
 
-  // Finishes elements i .. i + 3 of a head: adds floor and sink, divides by the sum of weights and
-  // stores. The floor covers full blocks only, since every head admits the tail and its floor would
-  // cancel.
-  __device__ void Store(const DecodeArgs& args, int head, int i, float max, float sum, float4 value,
-                        const Floor& floor) const {
+  // Finishes elements i .. i + 3 of a column: adds floor and sink, divides by the sum of weights
+  // and stores. The floor covers full blocks only, since every head admits the tail and its floor
+  // would cancel.
+  __device__ void Store(const DecodeArgs& args, int column, int i, float max, float sum,
+                        float4 value, const Floor& floor) const {
     const float share = Exp2(-max);
     if (floor.keys > 0.0f) {
       sum += share * floor.keys;
@@ -64,12 +71,12 @@ struct Result {
     }
     // Far above the maximum a sink's weight is infinite, and the output 0.
     if (args.sinks != nullptr) {
-      sum += Exp2(args.sinks[kv_head * group + head] * kLog2E - max);
+      sum += Exp2(args.sinks[HeadOf(column)] * kLog2E - max);
     }
     const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
     value = make_float4(value.x * factor, value.y * factor, value.z * factor, value.w * factor);
     const int64_t at =
-        row * args.out_stride + (static_cast<int64_t>(kv_head) * group + head) * D + i;
+        RowOf(column) * args.out_stride + static_cast<int64_t>(HeadOf(column)) * D + i;
     if (args.out_dtype == DType::kFloat32) {
       reinterpret_cast<float4*>(args.out)[at / 4] = value;
     } else if (args.out_dtype == DType::kFloat16) {
@@ -83,9 +90,9 @@ struct Result {
 };
 
 // The partial result of one unit for a list that other units share.
-template <int D, int HeadTiles>
+template <int D, int HeadTiles, int Halves = 0>
 struct Partial {
-  static constexpr int kHeads = 8 * HeadTiles;
+  static constexpr int kHeads = 8 * HeadTiles * (Halves == 2 ? 2 : 1);
   static constexpr int64_t kFloats = kHeads * (D + 2);
   float* values;  // [heads, D], then m [heads] and l [heads]
 
@@ -97,12 +104,12 @@ struct Partial {
   __device__ float* Sum() const { return Max() + kHeads; }
 };
 
-// A merging CTA has one head of a list if lists are few and have many parts, else two heads.
+// A merging CTA has one column of a list if lists are few and have many parts, else two.
 inline constexpr int kMergeThreads = 256;
 
 // Merges the partial results of the lists that several units share, in a fixed order. Of each head
 // every lane, D / 4 threads wide, takes every kLanes-th partial result.
-template <int D, int HeadTiles, int kMergeHeads>
+template <int D, int HeadTiles, int Halves, int kMergeHeads>
 __global__ void __launch_bounds__(kMergeThreads)
     MergeKernel(const __grid_constant__ DecodeArgs args, int32_t decode_ctas) {
   constexpr int kQuads = D / 4;
@@ -118,10 +125,11 @@ __global__ void __launch_bounds__(kMergeThreads)
   const int32_t head = blockIdx.y * kMergeHeads + in_cta;
   // These reads need nothing of the decode kernel. Whatever came before the decode kernel was
   // complete when it let this kernel start.
-  const Result<D> result(args, list);
-  const bool exists = head < result.group && lane < kLanes;
-  const typename Result<D>::Floor floor =
-      exists ? result.FloorOf(args, head, quad * 4) : typename Result<D>::Floor{};
+  using ListResult = Result<D, (Halves > 0)>;
+  const ListResult result(args, RowsOf<(Halves > 0)>(args, list));
+  const bool exists = head < result.columns && lane < kLanes;
+  const typename ListResult::Floor floor =
+      exists ? result.FloorOf(args, head, quad * 4) : typename ListResult::Floor{};
   WaitForPrevious();
   AllowNext();
   const int32_t begin = args.begin[list];
@@ -149,7 +157,7 @@ __global__ void __launch_bounds__(kMergeThreads)
       for (int n = 0; n < kBatch; ++n) {
         const int32_t unit = batch + n * kLanes;
         const bool inside = unit <= last;
-        const Partial<D, HeadTiles> part(args, inside ? unit : last, unit == first);
+        const Partial<D, HeadTiles, Halves> part(args, inside ? unit : last, unit == first);
         batch_max[n] = inside ? part.Max()[head] : kNoScore;
         batch_sum[n] = inside ? part.Sum()[head] : 0.0f;
         batch_value[n] =

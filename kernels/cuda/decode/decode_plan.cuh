@@ -1,5 +1,6 @@
 // The plan of a decode step: which blocks the lists (row, KV head) read, cut into stages of 64
-// tokens, and which stages each CTA takes. The host knows nothing of it.
+// tokens, and which stages each CTA takes. The host knows nothing of it. In a launch of bundles a
+// list has several rows of a sequence, which read the same blocks up to their own tokens.
 #pragma once
 
 #include "kernels/cuda/device/kv_tile.h"
@@ -58,12 +59,42 @@ struct DecodeArgs {
   float scale;
   float beta;
   KvTile tile;
+  // Of a launch of bundles. The first `rows_per_list` rows of a bundle are those of its first list,
+  // and so on.
+  const RowBundle* bundles = nullptr;
+  int32_t rows_per_list = 1;
+  int32_t lists_per_bundle = 1;  // of a KV head
+  int32_t num_count_lists = 0;   // pairs (row, KV head) that are counted, or cleared as padding
 };
 
-// The first block of the pool's that a row reads in a layer with a window: what stands before it in
-// the row's block table may be gone.
-__device__ __forceinline__ int32_t FirstBlock(const DecodeArgs& args, const StepRow& row) {
-  return WindowBegin(row.position, args.window) >> args.block_shift;
+// The rows of a list, and its KV head.
+struct ListRows {
+  int32_t first;
+  int32_t count;  // 0: an empty list of a launch of bundles
+  int32_t kv_head;
+  // The row whose blocks the list has: it sees all keys of the others. 0 if there is none.
+  __device__ int32_t last() const { return first + max(count, 1) - 1; }
+};
+template <bool kBundled>
+__device__ __forceinline__ ListRows RowsOf(const DecodeArgs& args, int32_t list) {
+  const int32_t place = list / args.tile.num_kv_heads;
+  const int32_t kv_head = list % args.tile.num_kv_heads;
+  if constexpr (kBundled) {
+    const RowBundle& bundle = args.bundles[place / args.lists_per_bundle];
+    const int32_t skipped = place % args.lists_per_bundle * args.rows_per_list;
+    const int32_t count = min(bundle.num_rows - skipped, args.rows_per_list);
+    if (count <= 0) return {0, 0, kv_head};
+    return {bundle.row_begin + skipped, count, kv_head};
+  } else {
+    return {args.first_row + place, 1, kv_head};
+  }
+}
+
+// The first block of the pool's that a row, and those before it in its list, read in a layer with a
+// window: what stands before it in the row's block table may be gone.
+__device__ __forceinline__ int32_t FirstBlock(const DecodeArgs& args, const StepRow& row,
+                                              int32_t rows_before = 0) {
+  return WindowBegin(row.position - rows_before, args.window) >> args.block_shift;
 }
 
 // Whether a head's pruned keys keep the weight exp(0). For a head that pruned nothing the floor's
@@ -90,6 +121,11 @@ __device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, in
   return ((num_blocks << block_shift) + in_tail + kStageTokens - 1) / kStageTokens;
 }
 
+// Where the selection of a list's last row stands.
+__device__ __forceinline__ int64_t SelectionList(const DecodeArgs& args, const ListRows& rows) {
+  return static_cast<int64_t>(rows.last()) * args.tile.num_kv_heads + rows.kv_head;
+}
+
 // The plan, in shared memory. Every CTA makes its own, which costs less than another kernel. Its
 // copying warp makes it, since that warp needs it first.
 struct Plan {
@@ -106,6 +142,7 @@ struct Plan {
   // One warp calls it. The warp also waits for the previous kernel, which wrote the counts, or the
   // last token; only with `early` it does not. The step's rows were there before the step's first
   // kernel.
+  template <bool kBundled = false>
   __device__ void Make(const DecodeArgs& args) {
     constexpr int kBatch = 4;  // counts that a lane reads at once
     const int lane = threadIdx.x % 32;
@@ -116,9 +153,11 @@ struct Plan {
     const int32_t end = min(first + per_lane, num_lists);
     // `begin` holds the lists' tails until the counts are there; -1: not a decode row.
     for (int32_t list = first; list < end; ++list) {
-      const StepRow& row = args.step.rows[args.first_row + list / args.tile.num_kv_heads];
+      const ListRows rows = RowsOf<kBundled>(args, list);
+      const StepRow& row = args.step.rows[rows.last()];
       const int32_t tail = (row.position + 1) & ((1 << args.block_shift) - 1);
-      begin[list + 1] = row.role == RowRole::kDecode ? tail : -1;
+      const bool decodes = row.role == RowRole::kDecode && (!kBundled || rows.count > 0);
+      begin[list + 1] = decodes ? tail : -1;
     }
     if (!args.early) {
       WaitForPrevious();
@@ -131,9 +170,13 @@ struct Plan {
       for (int i = 0; i < kBatch; ++i) {
         blocks[i] = 0;
         if (list + i >= end) continue;
-        const StepRow& row = args.step.rows[args.first_row + (list + i) / args.tile.num_kv_heads];
+        const ListRows rows = RowsOf<kBundled>(args, list + i);
+        const StepRow& row = args.step.rows[rows.last()];
         if (args.all || args.window > 0) {
-          blocks[i] = ((row.position + 1) >> args.block_shift) - FirstBlock(args, row);
+          blocks[i] = ((row.position + 1) >> args.block_shift) -
+                      FirstBlock(args, row, kBundled ? max(rows.count, 1) - 1 : 0);
+        } else if constexpr (kBundled) {
+          blocks[i] = args.selection.counts[SelectionList(args, rows)];
         } else {
           blocks[i] = counts[list + i];
         }

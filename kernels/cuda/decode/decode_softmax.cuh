@@ -1,5 +1,6 @@
 // The computing side of decode attention: gate, mask and online softmax of one warp. In its
-// tensor-core products the keys are on the long side, so a group of 1 to 16 heads wastes nothing.
+// tensor-core products the keys are on the long side, so a group of 1 to 16 heads wastes nothing,
+// and rows of one list fill what a small group leaves empty.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +14,14 @@
 
 namespace eta::cuda::decode {
 
-// One warp's part of the online softmax of a list: all heads of the group over a quarter of the
-// tokens. A lane holds heads 2t and 2t + 1 of each tile of eight, t = lane % 4.
-template <typename Element, int D, int HeadTiles>
+// One warp's part of the online softmax of a list: all heads of the group, or the columns of its
+// half (OwnHalf()), over a quarter of the tokens. A lane holds heads 2t and 2t + 1 of each tile of
+// eight, t = lane % 4.
+template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct WarpState {
   using Tokens = StageTokens<Element, D>;
   using Factor = typename Tokens::Factor;
+  static constexpr bool kBundled = Halves > 0;
 
   // The queries as B operands, each a sum of two Factors. Keys keep all their bits, and so do
   // queries. So a logit is as precise as its keys.
@@ -33,23 +36,32 @@ struct WarpState {
   // 2^value_exponent, the largest scale so far. What float16 cannot hold is then small beside it.
   // `values` are relative too.
   int value_exponent;
+  // Of bundles: which row of the list a column belongs to, and the tiles with columns.
+  int row_of[HeadTiles][2];
+  int live_tiles;
 
-  __device__ void Start(const DecodeArgs& args, int32_t row_index, int32_t kv_head) {
-    const StepRow& row = args.step.rows[row_index];
+  __device__ void Start(const DecodeArgs& args, const ListRows& rows) {
+    const int32_t kv_head = rows.kv_head;
     const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
     const int lane = threadIdx.x % 32;
     value_exponent = kMinScaleExponent;
-    const float* q = args.q + row_index * args.q_stride + static_cast<int64_t>(kv_head) * group * D;
+    if constexpr (kBundled) {
+      const int columns = rows.count * group - OwnHalf() * HeadTiles * 8;
+      live_tiles = std::min(std::max((columns + 7) / 8, 0), HeadTiles);
+    }
+    const float* q =
+        args.q + rows.first * args.q_stride + static_cast<int64_t>(kv_head) * group * D;
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
-      const int column_head = tile * 8 + lane / 4;
+      const Column of_query(args, rows, tile * 8 + lane / 4);
 #pragma unroll
       for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float2 pair = make_float2(0.0f, 0.0f);
-          if (column_head < group) {
-            pair = *reinterpret_cast<const float2*>(q + static_cast<int64_t>(column_head) * D +
+          if (of_query.exists) {
+            pair = *reinterpret_cast<const float2*>(q + of_query.row * args.q_stride +
+                                                    static_cast<int64_t>(of_query.head) * D +
                                                     Tokens::QueryCoordinate(k, half));
           }
           const uint32_t high = PackPair<Factor>(pair.x, pair.y);
@@ -62,15 +74,19 @@ struct WarpState {
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int head = tile * 8 + lane % 4 * 2 + i;
+        const Column column(args, rows, tile * 8 + lane % 4 * 2 + i);
+        if constexpr (kBundled) row_of[tile][i] = column.row;
+        const int32_t row_index = rows.first + column.row;
+        const StepRow& row = args.step.rows[row_index];
         const float threshold =
-            args.gated && head < group
+            args.gated && column.exists
                 ? args.thresholds[row_index * args.thresholds_stride +
-                                  static_cast<int64_t>(kv_head) * group + head] -
+                                  static_cast<int64_t>(kv_head) * group + column.head] -
                       row.attention.offset
                 : 0.0f;
         gate_shift[tile][i] = args.beta * kLog2E * threshold;
-        const bool floored = head < group && HasFloor(args, row, row_index, kv_head * group + head);
+        const bool floored =
+            column.exists && HasFloor(args, row, row_index, kv_head * group + column.head);
         max[tile][i] = floored ? 0.0f : kNoScore;
         floor_weight[tile][i] = floored ? 1.0f : 0.0f;
         sum[tile][i] = 0.0f;
@@ -78,7 +94,8 @@ struct WarpState {
     }
   }
 
-  // Adds the warp's 16 tokens of a stage to its state.
+  // Adds the warp's 16 tokens of a stage to the first `Live` tiles of its state.
+  template <int Live = HeadTiles>
   __device__ void Add(const DecodeArgs& args, const WarpNote& note, const Tokens& tokens) {
     const int lane = threadIdx.x % 32;
     float scores[HeadTiles][4] = {};
@@ -90,7 +107,7 @@ struct WarpState {
 #pragma unroll
       for (int i = 0; i < Tokens::kLoads; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < HeadTiles; ++tile) {
+        for (int tile = 0; tile < Live; ++tile) {
           const auto& high = query_high[tile][k + i];
           const auto& low = query_low[tile][k + i];
           Mma<Factor>(scores[tile], a[i], high[0], high[1]);
@@ -100,6 +117,13 @@ struct WarpState {
     }
 
     if (note.tempered() != 0) Temper(note, scores, corrections);
+    const auto is_own = [&](int token, [[maybe_unused]] int tile, [[maybe_unused]] int i) {
+      if constexpr (kBundled) {
+        return token + note.first_token() == row_of[tile][i];
+      } else {
+        return token == note.own();
+      }
+    };
 
     // Logits in units of log2. A token that is not admitted weighs nothing.
     float logit_scale[2] = {args.scale * kLog2E, args.scale * kLog2E};
@@ -116,31 +140,36 @@ struct WarpState {
     }
     bool admitted[HeadTiles][4];
 #pragma unroll
-    for (int tile = 0; tile < HeadTiles; ++tile) {
+    for (int tile = 0; tile < Live; ++tile) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = Tokens::TokenOfRow(lane / 4 + i / 2 * 8);
         const int head = tile * 8 + lane % 4 * 2 + i % 2;
         float& logit = scores[tile][i];
         logit = (logit + corrections[tile][i]) * logit_scale[i / 2];
-        if (args.gated && token != note.own()) {
+        if (args.gated && !is_own(token, tile, i % 2)) {
           logit *= Reciprocal(1.0f + Exp2(gate_shift[tile][i % 2] - args.beta * logit));
         }
-        const bool seen = static_cast<uint32_t>(token - note.before()) <
-                          static_cast<uint32_t>(note.valid() - note.before());
-        admitted[tile][i] = seen && (note.heads >> head & 1u) != 0;
+        if constexpr (kBundled) {
+          admitted[tile][i] =
+              Sees(args, note, token, row_of[tile][i % 2], OwnHalf() * HeadTiles * 8 + head);
+        } else {
+          const bool seen = static_cast<uint32_t>(token - note.before()) <
+                            static_cast<uint32_t>(note.valid() - note.before());
+          admitted[tile][i] = seen && (note.heads >> head & 1u) != 0;
+        }
         grows = grows || (admitted[tile][i] && logit > max[tile][i % 2] + kSlack);
       }
     }
     if (__any_sync(0xffffffffu, grows)) {
       if constexpr (Tokens::kScaled) GrowExponent(std::max(exponents[0], exponents[1]));
-      Grow(scores, admitted);
+      Grow<Live>(scores, admitted);
     }
 
     uint32_t weights[HeadTiles][2];
     uint32_t weights_low[HeadTiles][2];
 #pragma unroll
-    for (int tile = 0; tile < HeadTiles; ++tile) {
+    for (int tile = 0; tile < Live; ++tile) {
       float p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -172,7 +201,7 @@ struct WarpState {
 #pragma unroll
       for (int i = 0; i < Tokens::kLoads; ++i) {
 #pragma unroll
-        for (int tile = 0; tile < HeadTiles; ++tile) {
+        for (int tile = 0; tile < Live; ++tile) {
           float(&sums)[4] = values[tile][m + i];
           Mma<Factor>(sums, a[i], weights[tile][0], weights[tile][1]);
           if constexpr (kSplitWeights) {
@@ -183,16 +212,49 @@ struct WarpState {
     }
   }
 
+  // Column `place` of the warp's: a row of the list, and a head of the group.
+  struct Column {
+    int32_t row;
+    int32_t head;
+    bool exists;
+
+    __device__ Column(const DecodeArgs& args, const ListRows& rows, int place) {
+      const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
+      if constexpr (kBundled) {
+        const int32_t column = OwnHalf() * HeadTiles * 8 + place;
+        exists = column < rows.count * group;
+        row = exists ? column / group : 0;
+        head = column - row * group;
+      } else {
+        row = 0;
+        head = place;
+        exists = head < group;
+      }
+    }
+  };
+
+  // Whether a token is a key of row `row` of a bundle, and `head`, a place of the first row, admits
+  // its block.
+  __device__ static bool Sees(const DecodeArgs& args, const WarpNote& note, int token, int row,
+                              int head) {
+    if (token >= note.valid() || token + note.first_token() > row) return false;
+    if (args.window > 0) return token + note.from_window() > row;
+    return (note.heads >> head & 1u) != 0;
+  }
+
   // Sets the scores of tempered tokens to 0, the row's own one excepted: the gate leaves 0 as it
   // is.
-  __device__ static void Temper(const WarpNote& note, float (&scores)[HeadTiles][4],
-                                float (&corrections)[HeadTiles][4]) {
+  __device__ void Temper(const WarpNote& note, float (&scores)[HeadTiles][4],
+                         float (&corrections)[HeadTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = Tokens::TokenOfRow(static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8);
-      if (token == note.own() || (note.tempered() >> token & 1u) == 0) continue;
+      if ((!kBundled && token == note.own()) || (note.tempered() >> token & 1u) == 0) continue;
 #pragma unroll
-      for (int tile = 0; tile < HeadTiles; ++tile) scores[tile][i] = corrections[tile][i] = 0.0f;
+      for (int tile = 0; tile < HeadTiles; ++tile) {
+        if (kBundled && token + note.first_token() == row_of[tile][i % 2]) continue;
+        scores[tile][i] = corrections[tile][i] = 0.0f;
+      }
     }
   }
 
@@ -214,9 +276,10 @@ struct WarpState {
   // Raises the maximum to the largest admitted logit. The maximum may lag behind by kSlack, so that
   // most stages need no agreement on it. Weights then reach 2^kSlack, which every format here can
   // hold.
+  template <int Live>
   __device__ void Grow(const float (&logits)[HeadTiles][4], const bool (&admitted)[HeadTiles][4]) {
 #pragma unroll
-    for (int tile = 0; tile < HeadTiles; ++tile) {
+    for (int tile = 0; tile < Live; ++tile) {
       float rescale[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -240,10 +303,10 @@ struct WarpState {
   }
 
   // Writes the state to shared memory for FinishList.
-  using Layout = SharedLayout<Element, D, HeadTiles>;
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   __device__ void Leave(float* sums, typename Layout::Fixed& fixed) const {
     const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / 32 + (Halves == 2 ? OwnHalf() * kComputeWarps : 0);
     const float unit = Tokens::kScaled ? PowerOfTwo(value_exponent - kWeightShift) : 1.0f;
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {

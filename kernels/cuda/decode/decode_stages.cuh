@@ -13,7 +13,8 @@ struct alignas(16) WarpNote {
   uint32_t heads;  // heads of the group that attend to the tokens' block
   // From the low bits: how many of the 16 tokens exist (0 to 16); which of them is the row's own
   // token (0 to 15, or 16: none here); flags; how many of them lie before the window (0 to 15); and
-  // in the upper half which tokens are tempered.
+  // in the upper half which tokens are tempered. A launch of bundles has first_token() where the
+  // row's own token stands, and in a layer with a window from_window() in `heads`.
   uint32_t tokens;
   int32_t list;  // -1: there are no more stages
   int32_t unit;
@@ -27,6 +28,13 @@ struct alignas(16) WarpNote {
   __device__ int own() const { return static_cast<int>(tokens >> kOwnShift & 0x1f); }
   __device__ int before() const { return static_cast<int>(tokens >> kBeforeShift & 0xf); }
   __device__ uint32_t tempered() const { return tokens >> kTemperedShift; }
+
+  // The list's row r has its own key at token r - first_token(), and keys after it are not its own.
+  // -kFarBehind: the tokens are keys of all rows, and none's own.
+  static constexpr int kFarBehind = 24;
+  __device__ int first_token() const { return own() - kFarBehind; }
+  // The list's row r sees token t if t + from_window() > r.
+  __device__ int from_window() const { return static_cast<int>(heads); }
   __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
 };
 struct StageNote {
@@ -52,19 +60,37 @@ __device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
   return note;
 }
 
-// The shared memory of a CTA, in this order: stages, sums of the four warps, barriers, notes, plan.
-template <typename Element, int D, int HeadTiles>
+// A CTA that takes bundles has one or two halves of four warps each. A half computes on all tokens
+// of a stage for 8 * HeadTiles columns, which are the pairs (row, head of the group) of a list in
+// order. `Halves` is 0 where a list has one row: then there is one half, and columns are heads.
+// With two halves threadIdx.y is the half, or 2: there the first warp copies, and the others fill
+// up a warpgroup, as the exchange of registers has it.
+__device__ __forceinline__ int OwnHalf() {
+  return static_cast<int>(threadIdx.y);
+}
+template <int Halves>
+__host__ __device__ constexpr dim3 CtaShape() {
+  return Halves == 2 ? dim3(kComputeThreads, 3) : dim3(kThreads);
+}
+template <int Halves>
+__device__ __forceinline__ bool IsCopying() {
+  return Halves == 2 ? OwnHalf() == 2 : threadIdx.x >= kComputeThreads;
+}
+
+// The shared memory of a CTA, in this order: stages, sums of the warps, barriers, notes, plan.
+template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct SharedLayout {
+  static constexpr int kParts = Halves == 2 ? 2 : 1;
   static constexpr int kHeads = 8 * HeadTiles;
   static constexpr int kSumStride = D + 4;  // so that a warp's stores meet different banks
   static constexpr size_t kStageBytes = StageTokens<Element, D>::kStageBytes;
-  static constexpr size_t kSumBytes = sizeof(float) * kComputeWarps * kHeads * kSumStride;
+  static constexpr size_t kSumBytes = sizeof(float) * kParts * kComputeWarps * kHeads * kSumStride;
   struct Fixed {
     Barrier full[kMaxStages];
     Barrier empty[kMaxStages];
     StageNote notes[kMaxStages];
-    float max[kComputeWarps][kHeads];
-    float sum[kComputeWarps][kHeads];
+    float max[kParts * kComputeWarps][kHeads];
+    float sum[kParts * kComputeWarps][kHeads];
   };
   static size_t Bytes(int32_t num_stages, int32_t num_lists) {
     return num_stages * kStageBytes + kSumBytes + sizeof(Fixed) + Plan::Bytes(num_lists);
@@ -91,6 +117,7 @@ struct StageSource {
   int32_t first_token;  // first token in the block, if a block takes two stages
 };
 
+template <bool kBundled>
 __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& plan, int32_t unit,
                                          int32_t end, int32_t stage) {
   const KvTile& tile = args.tile;
@@ -100,7 +127,10 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t shift = args.block_shift;
   const int32_t in_block = (1 << shift) - 1;
   const int32_t entries = max(kStageTokens >> shift, 1);
-  const int64_t global_list = static_cast<int64_t>(args.first_row) * tile.num_kv_heads + list;
+  const ListRows rows = RowsOf<kBundled>(args, list);
+  const int64_t global_list = kBundled
+                                  ? SelectionList(args, rows)
+                                  : static_cast<int64_t>(args.first_row) * tile.num_kv_heads + list;
   const uint32_t* blocks = args.pool_blocks + global_list * args.selection.capacity;
   const uint32_t* heads = args.selection.heads + global_list * args.selection.capacity;
 
@@ -114,7 +144,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     listed[e] = full ? blocks[first_entry + e] : 0;
     admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
   }
-  const StepRow& row = args.step.rows[args.first_row + list / tile.num_kv_heads];
+  const StepRow& row = args.step.rows[rows.last()];
   const bool tempers = args.gated && row.tempered.words > 0;
   uint32_t ordinals[kMaxEntries] = {};
   if (tempers) {
@@ -128,11 +158,12 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t num_full = (row.position + 1) >> shift;
   const int32_t tail = (row.position + 1) & in_block;
   const bool identity = row.attention.admit_all || args.window > 0;
-  const int32_t window_begin = WindowBegin(row.position, args.window);
+  const int32_t first_position = row.position - (kBundled ? rows.count - 1 : 0);
+  const int32_t window_begin = WindowBegin(first_position, args.window);
   const int32_t first_block = window_begin >> shift;
 
   StageSource source;
-  source.kv_head = list % tile.num_kv_heads;
+  source.kv_head = rows.kv_head;
   source.first_token = in_list * kStageTokens & in_block;
   const uint32_t last = stage + 1 == min(end, plan.begin[list + 1]) ? WarpNote::kLast : 0u;
   int own_entry = -1;  // entry with the row's own token
@@ -165,6 +196,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
     uint32_t partial = 0;
     uint32_t tempered = 0;
     uint32_t before = 0;
+    int32_t first_token = -WarpNote::kFarBehind;
 #pragma unroll
     for (int i = 0; i < kMaxEntries; ++i) {
       if (i != e || source.block[i] < 0) continue;
@@ -179,6 +211,19 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
       if (i == own_entry) own = (row.position & in_block) - first;
       admitted = identity ? 0xffffffffu : admitting[i];
       partial = is_tail ? WarpNote::kTail : 0u;
+      if constexpr (kBundled) {
+        if (is_tail || identity) {
+          const int32_t ordinal = is_tail ? num_full : first_block + first_entry + i;
+          const int32_t behind = (ordinal << shift) + first - first_position;
+          first_token = max(behind, -WarpNote::kFarBehind);
+          if (args.window > 0) {
+            const bool inside = behind > kBundleRows - args.window;
+            admitted = static_cast<uint32_t>(inside ? kBundleRows : behind + args.window);
+          }
+        } else if (own >= 0 && own < 16) {
+          first_token = -own;
+        }
+      }
       if (tempers) {
         const int32_t ordinal = is_tail    ? num_full
                                 : identity ? first_entry + i
@@ -186,7 +231,8 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
         tempered = TemperedTokens(args.step, row.tempered, (ordinal << shift) + first);
       }
     }
-    const auto place = static_cast<uint32_t>(own >= 0 && own < 16 ? own : 16);
+    const auto place = kBundled ? static_cast<uint32_t>(first_token + WarpNote::kFarBehind) & 0x1f
+                                : static_cast<uint32_t>(own >= 0 && own < 16 ? own : 16);
     source.note.warps[w] = {admitted,
                             static_cast<uint32_t>(valid) | place << WarpNote::kOwnShift | last |
                                 partial | before << WarpNote::kBeforeShift |
@@ -248,10 +294,10 @@ __device__ __forceinline__ void CopyEntry(const KvTile& tile, const std::byte* h
 
 // The work of the copying warp: fills the ring with the stages of the units that `queue` has, then
 // tells the computing warps that there are no more.
-template <typename Element, int D, int HeadTiles, typename Queue>
+template <typename Element, int D, int HeadTiles, int Halves = 0, typename Queue>
 __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, Queue queue, std::byte* stages,
-                           typename SharedLayout<Element, D, HeadTiles>::Fixed& fixed) {
-  using Layout = SharedLayout<Element, D, HeadTiles>;
+                           typename SharedLayout<Element, D, HeadTiles, Halves>::Fixed& fixed) {
+  using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   constexpr uint32_t kAll = 0xffffffffu;
   const int lane = threadIdx.x % 32;
   const KvTile& tile = args.tile;
@@ -261,7 +307,7 @@ __device__ void CopyStages(const DecodeArgs& args, const Plan& plan, Queue queue
   RingCursor cursor;
   const auto find = [&](int32_t unit, int32_t first) {
     const int32_t end = queue.Begin(unit + 1);
-    return FindSource(args, plan, unit, end, min(first + lane, end - 1));
+    return FindSource<(Halves > 0)>(args, plan, unit, end, min(first + lane, end - 1));
   };
   // Asking for a unit and finding its blocks take several trips to L2. Meanwhile the computing
   // warps have a full ring to work on.

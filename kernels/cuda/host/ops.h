@@ -92,6 +92,10 @@ struct DecodeLists {
   bool all = false;
   bool even = false;         // they are short, or about equally long: HaveEvenLists()
   bool single_rows = false;  // every sequence decodes one row
+  // Rows of a sequence that read the same blocks: device, each decode row in one of them.
+  const RowBundle* bundles = nullptr;
+  int32_t num_bundles = 0;  // padded; 0: every row is by itself
+  int32_t bundle_rows = 1;  // the most rows of one
 };
 // Bytes of shared memory that a thread block takes for heads of 256.
 inline constexpr size_t kWideHeadMemory = size_t{225} << 10;

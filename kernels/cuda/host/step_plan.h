@@ -1,6 +1,7 @@
 // Packs a batch into the arrays of step_view.h, in host memory. Nothing here touches a device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,6 +31,8 @@ class StepLayout {
   size_t rows(int32_t table = 0) const { return rows_ + Shift(table); }
   size_t sequences(int32_t table = 0) const { return sequences_ + Shift(table); }
   size_t screen_begin() const { return screen_begin_; }
+  // Of layers that read what the rows select, RowBundle [padded rows]; or, `windowed`, a window.
+  size_t bundles(bool windowed) const { return windowed ? window_bundles_ : bundles_; }
   size_t tables() const { return tables_; }
 
   // The arrays of a step that begins at `step`, without those that profiles bring; for layers of
@@ -45,6 +48,8 @@ class StepLayout {
   size_t rows_;
   size_t sequences_;
   size_t screen_begin_;
+  size_t bundles_;
+  size_t window_bundles_;
   size_t more_rows_;    // rows of block table 1
   size_t table_bytes_;  // rows and sequences of one block table
   size_t tables_;
@@ -61,6 +66,26 @@ struct StepProfile {
   bool operator==(const StepProfile&) const = default;
 };
 
+// The bundles of a step's decode rows.
+struct Bundles {
+  int32_t count = 0;  // padded; 0: every decode row is by itself
+  int32_t rows = 1;   // the most rows of one, padded: 2, 4 or 8
+
+  bool operator==(const Bundles&) const = default;
+};
+
+// What a program of a step knows of the step beside its ops.
+struct StepShape {
+  int32_t padded_rows = 1;
+  int32_t num_tables = 1;
+  bool single_rows = true;  // every sequence decodes, one row
+  bool few_rows = true;     // every sequence decodes, at most kBundleRows rows
+  Bundles bundles{};        // of layers that read what the rows select
+  Bundles window_bundles{};
+
+  bool operator==(const StepShape&) const = default;
+};
+
 // The host's knowledge of a packed batch.
 struct PackedStep {
   struct Rows {
@@ -71,16 +96,23 @@ struct PackedStep {
   int32_t padded_rows = 0;  // at least 1
   int32_t num_tables = 1;   // block tables of a sequence
   bool has_prefill = false;
-  bool calibrates = false;            // a prefill sequence calibrates
-  bool relative = false;              // a decode sequence has relative thresholds
-  bool sparse_relative = false;       // one of sparse prefill has
-  bool confirms = false;              // a decode sequence has confirmed reads
-  bool single_rows = true;            // every sequence decodes, one row
+  bool calibrates = false;       // a prefill sequence calibrates
+  bool relative = false;         // a decode sequence has relative thresholds
+  bool sparse_relative = false;  // one of sparse prefill has
+  bool confirms = false;         // a decode sequence has confirmed reads
+  bool single_rows = true;       // as of StepShape, as the next three
+  bool few_rows = true;
+  Bundles bundles;
+  Bundles window_bundles;
   bool reads_all = true;              // no decode sequence selects blocks
   bool even = true;                   // decode rows are short, or about equally long
   std::vector<Rows> decode_rows;      // rows of each decode sequence
   std::vector<Rows> sparse_rows;      // rows of each sequence of sparse prefill
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them
+
+  StepShape shape() const {
+    return {std::max(padded_rows, 1), num_tables, single_rows, few_rows, bundles, window_bundles};
+  }
 };
 
 // Writes all arrays but screen_begin, StepBytes(batch) bytes. Returns what the host keeps.

@@ -46,6 +46,13 @@ struct StepSequence {
   TemperedKeys tempered;
 };
 
+// Consecutive decode rows of one sequence whose keys attention reads once for all of them.
+struct RowBundle {
+  int32_t row_begin;
+  int32_t num_rows;  // at most kBundleRows; 0: none
+};
+inline constexpr int32_t kBundleRows = 8;
+
 // Numbers that change from step to step and that kernels of a captured graph must read.
 struct StepCounts {
   int32_t num_rows;       // R, without padding

@@ -1,7 +1,7 @@
 // eta-bench decode: a whole model's decode step. Weights and cache are random, so densities are
 // forced. One constant replaces all thresholds; bisection finds it for the union density that the
 // steps themselves count. Layers with a window select nothing: they read what they read, and the
-// densities are of full layers. Rows stand at different places of their blocks: of as many rows as
+// densities are of full layers. Sequences stand at different places of their blocks: of as many as
 // a block has tokens one fills its block, and writes a record, since a stream does so once in so
 // many steps.
 
@@ -27,6 +27,7 @@ struct Options {
   int32_t ffn = 8192;
   int32_t vocab = 32768;
   std::vector<int32_t> batch = {64};
+  int32_t rows_per_sequence = 1;
   int32_t context = 65536;
   std::vector<double> density = {1.0, 0.512, 0.355, 0.16};
   int32_t distinct_tokens = 16384;
@@ -72,7 +73,8 @@ std::vector<SequencePlace> Places(std::span<const int32_t> table, int32_t blocks
   return places;
 }
 
-// The tokens of each row. No row of few fills its block at a --context of whole blocks.
+// The tokens of each sequence. None of few fills its block at a --context of whole blocks, unless
+// it has several rows.
 std::vector<int32_t> Lengths(const Options& options, int32_t rows) {
   std::vector<int32_t> lengths;
   for (int32_t i = 0; i < rows; ++i) {
@@ -89,7 +91,7 @@ std::string Differences(DecodeCase& ours, DecodeCase& theirs, bool exact, double
     return absl::StrCat("union density ", ours.UnionDensity(), ", the reference's is ",
                         theirs.UnionDensity());
   }
-  for (int32_t row = 0; row < 2; ++row) {
+  for (int32_t row = 0; row < ours.num_rows(); ++row) {
     const std::vector<float> got = ours.Logits(row);
     const std::vector<float> want = theirs.Logits(row);
     double error = 0.0;
@@ -133,8 +135,10 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const int32_t lengths[] = {longest - options.shape.block / 3, longest - 1};
   const std::vector<SequencePlace> places =
       Places(table, blocks_each, options.shape.block, lengths);
-  DecodeCase ours(backend, source, content, places, 2 * blocks_each, options.format());
-  DecodeCase theirs(*reference, source, content, places, 2 * blocks_each, options.format());
+  const int32_t rows_each = options.rows_per_sequence;
+  DecodeCase ours(backend, source, content, places, 2 * blocks_each, options.format(), rows_each);
+  DecodeCase theirs(*reference, source, content, places, 2 * blocks_each, options.format(),
+                    rows_each);
   // 16-bit elements between the layers move logits. They also move a few blocks whose bounds are
   // next to their thresholds, and of few heads with norms behind them a block moves logits a lot.
   // So thresholds nearby are tried too. The reference rounds the activations of packed weights to 8
@@ -173,6 +177,7 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
   const double bytes =
       weight_bytes + window_bytes + decode.UnionDensity() * kv_bytes + (full ? 0.0 : record_bytes);
   const double limit = bytes / bytes_per_second;
+  const int32_t num_rows = batch * options.rows_per_sequence;
   Json row = {{"batch", batch},
               {"kind", full ? "full" : "sparse"},
               {"density", density},
@@ -193,14 +198,14 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
               {"tb_per_s", bytes / step.median * 1e-12},
               {"limit_milliseconds", limit * 1e3},
               {"times_limit", step.median / limit},
-              {"tokens_per_s", batch / step.wall},
+              {"tokens_per_s", num_rows / step.wall},
               {"speedup_over_full", nullptr}};
   if (step.on_device) row["host_overhead_milliseconds"] = (step.wall - step.median) * 1e3;
   if (backend.defers()) {
     const auto prepared = decode.TimePrepared(options.device.samples);
     row["prepared_wall_milliseconds"] = prepared.wall * 1e3;
     row["prepared_host_overhead_milliseconds"] = prepared.host * 1e3;
-    row["tokens_per_s"] = batch / prepared.wall;
+    row["tokens_per_s"] = num_rows / prepared.wall;
   }
   if (!full && options.profiles > 0) {
     decode.SetProfiles(options.profiles);
@@ -249,7 +254,8 @@ Json Run(const Options& options) {
   const std::vector<int32_t> table = DealBlocks(most, blocks_each, options.device.seed);
   const std::vector<SequencePlace> places =
       Places(table, blocks_each, geometry.block_size, Lengths(options, most));
-  DecodeCase decode(*backend, source, content, places, most * blocks_each, options.format());
+  DecodeCase decode(*backend, source, content, places, most * blocks_each, options.format(),
+                    options.rows_per_sequence);
   const double weight_bytes = decode.WeightBytes(options.format(), source.expert_bytes());
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
@@ -269,6 +275,7 @@ Json Run(const Options& options) {
                      {"experts", options.experts},
                      {"expert_bytes", source.expert_bytes()}};
   report["batches"] = options.batch;
+  report["rows_per_sequence"] = options.rows_per_sequence;
   report["context"] = options.context;
   report["profiles"] = options.profiles;
   report["rows"] = Json::array();
@@ -288,11 +295,12 @@ Json Run(const Options& options) {
 
 void Print(const Json& report) {
   std::printf(
-      "%s, %s weights; read %.3f TB/s; rows of up to %d tokens; checked; "
+      "%s, %s weights; read %.3f TB/s; sequences of %d rows and up to %d tokens; checked; "
       "prepared in %.1f s\n\n",
       report["description"].get<std::string>().c_str(),
       report["model"]["weights"].get<std::string>().c_str(), report["read_tb_per_s"].get<double>(),
-      report["context"].get<int>() - 1, report["setup_seconds"].get<double>());
+      report["rows_per_sequence"].get<int>(), report["context"].get<int>() - 1,
+      report["setup_seconds"].get<double>());
   PrintTable(report["rows"], {{"batch", "batch"},
                               {"kind", "kind"},
                               {"union", "union_density", 3},
@@ -336,10 +344,13 @@ void AddDecodeCommand(CLI::App& app, Command& chosen) {
   size("--width", options->width, "Width of the model", 65536);
   size("--ffn", options->ffn, "Width of the feed-forward part", 262144);
   size("--vocab", options->vocab, "Vocabulary", 1 << 20);
-  command->add_option("--batch", options->batch, "Rows of a step, one size after another")
+  command->add_option("--batch", options->batch, "Sequences of a step, one number after another")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  size("--rows_per_sequence", options->rows_per_sequence,
+       "Rows of each sequence, as drafts are verified; the limit counts each block once for all",
+       16);
   size("--context", options->context, "Rows attend to fewer tokens by 1 to --block", 1 << 24);
   size("--distinct_tokens", options->distinct_tokens, "Content of the cache repeats after so many",
        1 << 20);

@@ -20,17 +20,21 @@
 
 namespace eta::bench {
 
-// A model, a full cache, and one row per sequence at its last position.
+// A model, a full cache, and the rows of each sequence at its last positions.
 class DecodeCase {
  public:
   DecodeCase(Backend& backend, const TensorSource& source, const KvContent& content,
-             std::span<const SequencePlace> places, int32_t num_blocks, WeightFormat weights)
-      : backend_(backend), block_size_(content.geometry().block_size), all_rows_(places.size()) {
+             std::span<const SequencePlace> places, int32_t num_blocks, WeightFormat weights,
+             int32_t rows_per_sequence)
+      : backend_(backend),
+        block_size_(content.geometry().block_size),
+        rows_each_(rows_per_sequence),
+        all_rows_(places.size()) {
     int32_t context = 0;
     for (const SequencePlace& place : places) context = std::max(context, place.num_tokens);
     model_ = Require(Model::Load(source, backend,
                                  {.weights = weights,
-                                  .max_rows = static_cast<int32_t>(places.size()),
+                                  .max_rows = static_cast<int32_t>(places.size()) * rows_each_,
                                   .max_context = context,
                                   .block_size = block_size_}));
     const ModelConfig& config = model_->config();
@@ -41,9 +45,9 @@ class DecodeCase {
     thresholds_.resize(static_cast<size_t>(config.num_layers * config.num_query_heads));
     for (size_t i = 0; i < places.size(); ++i) {
       SequenceRows& row = all_rows_[i];
-      row.row_begin = static_cast<int32_t>(i);
-      row.num_rows = 1;
-      row.position = places[i].num_tokens - 1;
+      row.row_begin = static_cast<int32_t>(i) * rows_each_;
+      row.num_rows = rows_each_;
+      row.position = places[i].num_tokens - rows_each_;
       row.kind = RowKind::kDecode;
       row.rope_theta = RopeTheta(config, context);
       row.frozen_thresholds = thresholds_.data();
@@ -52,7 +56,7 @@ class DecodeCase {
     UseRows(places.size());
   }
 
-  // From now on a step has the first `count` rows.
+  // From now on a step has the rows of the first `count` sequences.
   void UseRows(size_t count) {
     const ModelConfig& config = model_->config();
     rows_.assign(all_rows_.begin(), all_rows_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -60,21 +64,27 @@ class DecodeCase {
     samples_.clear();
     logit_rows_.clear();
     possible_ = 0.0;
+    once_ = 0.0;
     seen_in_windows_ = 0.0;
     full_blocks_ = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const int32_t num_tokens = rows_[i].position + 1;
-      possible_ += num_tokens;
-      full_blocks_ += num_tokens / block_size_;
+    for (const SequenceRows& row : rows_) {
+      const int32_t longest = row.position + row.num_rows;
+      for (int32_t tokens = row.position + 1; tokens <= longest; ++tokens) possible_ += tokens;
+      once_ += longest;
+      full_blocks_ += longest / block_size_;
       for (const LayerKind& layer : config.layers) {
-        if (layer.window > 0) seen_in_windows_ += std::min(layer.window, num_tokens);
+        if (layer.window == 0) continue;
+        seen_in_windows_ += std::min(layer.window + row.num_rows - 1, longest);
       }
+    }
+    num_rows_ = count * static_cast<size_t>(rows_each_);
+    for (size_t i = 0; i < num_rows_; ++i) {
       tokens_.push_back(
           static_cast<int32_t>((i * 7919 + 13) % static_cast<size_t>(config.vocab_size)));
       samples_.push_back({.temperature = 0.0f});
       logit_rows_.push_back(static_cast<int32_t>(i));
     }
-    const size_t counted = static_cast<size_t>(config.num_layers) * count;
+    const size_t counted = static_cast<size_t>(config.num_layers) * num_rows_;
     attended_.resize(counted * static_cast<size_t>(config.num_query_heads));
     read_.resize(counted * static_cast<size_t>(config.num_kv_heads));
     expert_rows_.resize(static_cast<size_t>(config.num_layers * config.num_experts));
@@ -117,8 +127,8 @@ class DecodeCase {
                          .expert_rows = expert_rows_.empty() ? nullptr : expert_rows_.data()}));
   }
   void Draw() {
-    for (size_t begin = 0; begin < rows_.size(); begin += Model::max_logit_rows()) {
-      const size_t count = std::min<size_t>(Model::max_logit_rows(), rows_.size() - begin);
+    for (size_t begin = 0; begin < num_rows_; begin += Model::max_logit_rows()) {
+      const size_t count = std::min<size_t>(Model::max_logit_rows(), num_rows_ - begin);
       model_->ComputeLogits(std::span(logit_rows_).subspan(begin, count));
       const std::span<SampleRow> samples = std::span(samples_).subspan(begin, count);
       for (size_t i = 0; i < count; ++i) samples[i].logits_row = static_cast<int32_t>(i);
@@ -159,12 +169,13 @@ class DecodeCase {
     return {Median(wall), Median(host)};
   }
 
-  // The keys, and the full blocks, of all rows of a step and all full layers together; and the keys
-  // that the rows see in layers with a window.
-  double num_tokens() const { return num_full_layers() * possible_; }
+  // The keys, and the full blocks, of a step's sequences in all full layers together: what one row
+  // of each reads at most. And the keys that their rows see in layers with a window.
+  double num_tokens() const { return num_full_layers() * once_; }
   double num_full_blocks() const { return num_full_layers() * static_cast<double>(full_blocks_); }
   double tokens_in_windows() const { return seen_in_windows_; }
   int32_t num_full_layers() const { return model_->config().num_full_layers(); }
+  int32_t num_rows() const { return static_cast<int32_t>(num_rows_); }
 
   // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
   // the embedding, of which it reads one row per token if it is not the head too, and experts, of
@@ -221,11 +232,12 @@ class DecodeCase {
   double Density(std::span<const int32_t> counts) const {
     const auto of_layer = static_cast<double>(counts.size()) / model_->config().num_layers;
     return std::accumulate(counts.begin(), counts.end(), 0.0) /
-           (num_tokens() * of_layer / static_cast<double>(rows_.size()));
+           (num_full_layers() * possible_ * of_layer / static_cast<double>(num_rows_));
   }
 
   Backend& backend_;
   int32_t block_size_;
+  int32_t rows_each_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<KvCache> cache_;
   std::vector<SequenceRows> all_rows_;
@@ -238,7 +250,9 @@ class DecodeCase {
   std::mt19937 draw_{1};
   std::vector<int32_t> attended_, read_;
   std::vector<int32_t> expert_rows_;  // [L, E]
-  double possible_ = 0.0;             // the keys of all rows together
+  size_t num_rows_ = 0;
+  double possible_ = 0.0;  // the keys of all rows together
+  double once_ = 0.0;      // those of each sequence's last row
   double seen_in_windows_ = 0.0;
   int64_t full_blocks_ = 0;
 };

@@ -98,6 +98,16 @@ TEST(EtaBench, DecodeForcesTheUnionDensity) {
   ExpectNumbers(report["model"], {"weight_bytes_per_step"});
 }
 
+TEST(EtaBench, DecodeCountsBlocksOnceForRowsOfOneSequence) {
+  const std::string shape =
+      "decode --backend=cpu --layers=1 --width=64 --ffn=96 --vocab=256 --heads=8 --kv_heads=2 "
+      "--head_dim=16 --block=16 --batch=2 --context=512 --density=1";
+  const nlohmann::json one = Report(shape)["rows"][0];
+  const nlohmann::json three = Report(shape + " --rows_per_sequence=3")["rows"][0];
+  EXPECT_EQ(three["bytes"], one["bytes"]);
+  EXPECT_EQ(three["union_density"].get<double>(), 1.0);
+}
+
 TEST(EtaBench, DecodeReadsTheExpertsThatRowsChoose) {
   const nlohmann::json report = Report(
       "decode --backend=cpu --layers=2 --width=64 --vocab=256 --heads=8 --kv_heads=2 "
