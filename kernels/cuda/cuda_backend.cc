@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
+#include "kernels/cuda/decode/decode_cluster.h"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/host/device.h"
@@ -280,7 +281,8 @@ class CudaBackend final : public Backend, public ExpertOps {
   void DecodeAttention(const AttentionParams& params) override {
     if (step_.decode_rows.empty()) return;
     const bool windowed = params.window > 0;
-    const bool even = step_.even || (windowed && params.window <= kShortKeys);
+    const bool even = (windowed && params.window <= kShortKeys) ||
+                      (step_.even && !HasFewLongLists(params.geometry));
     DecodeAttentionOp op = {params, step_.confirms && !windowed, even};
     op.params.values_read = nullptr;
     Add(op);
@@ -379,6 +381,12 @@ class CudaBackend final : public Backend, public ExpertOps {
   }
 
  private:
+  bool HasFewLongLists(const KvGeometry& geometry) const {
+    const auto block_bytes = static_cast<int64_t>(KvTile(geometry).head_bytes());
+    return AreFewAndLong(device_->num_sms(), int64_t{step_.padded_rows} * geometry.num_kv_heads,
+                         step_.longest * block_bytes / geometry.block_size);
+  }
+
   bool ok() const { return device_->status().ok(); }
   static Weight WeightOf(const Matrix* matrix) {
     return static_cast<const DeviceMatrix*>(matrix)->weight();

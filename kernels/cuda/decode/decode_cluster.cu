@@ -18,9 +18,6 @@ namespace eta::cuda {
 namespace decode {
 namespace {
 
-// The largest cluster that every device with clusters supports.
-constexpr int32_t kMostRanks = 8;
-
 // The joined state of a CTA's share.
 template <int D, int HeadTiles>
 struct Joined {

@@ -264,6 +264,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   }
   PackMoreTables(batch, layout, packed.padded_rows, packed.num_tables, table_begin, step);
   packed.even = lengths.even();
+  packed.longest = lengths.longest;
   packed.bundles = bundles.bundles();
   packed.window_bundles = window_bundles.bundles();
   *Array<StepCounts>(step, layout.counts()) = {

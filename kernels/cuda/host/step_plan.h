@@ -106,6 +106,7 @@ struct PackedStep {
   Bundles window_bundles;
   bool reads_all = true;              // no decode sequence selects blocks
   bool even = true;                   // decode rows are short, or about equally long
+  int64_t longest = 0;                // tokens of the longest decode row
   std::vector<Rows> decode_rows;      // rows of each decode sequence
   std::vector<Rows> sparse_rows;      // rows of each sequence of sparse prefill
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/decode/decode_cluster.h"
 #include "kernels/cuda/host/step_plan.h"
 
 namespace eta::cuda {
@@ -136,6 +137,15 @@ TEST_F(StepPlanTest, KnowsWhetherListsAreEven) {
   EXPECT_TRUE(Step(batch(), 16).packed.even);
   sequences_[3].position = 40000;  // too long
   EXPECT_FALSE(Step(batch(), 16).packed.even);
+  EXPECT_EQ(Step(batch(), 16).packed.longest, 40000 + sequences_[3].num_rows);
+}
+
+TEST(FewAndLongLists, AreThoseThatClustersReadWithAPartOfTheCard) {
+  constexpr int64_t kLong = int64_t{32} << 20;
+  EXPECT_TRUE(AreFewAndLong(132, 1, kLong));
+  EXPECT_TRUE(AreFewAndLong(132, 4, kLong));
+  EXPECT_FALSE(AreFewAndLong(132, 5, kLong));
+  EXPECT_FALSE(AreFewAndLong(132, 1, kLong / 4));
 }
 
 TEST_F(StepPlanTest, TablesStandOneBehindTheOther) {

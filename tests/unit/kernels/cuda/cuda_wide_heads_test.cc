@@ -104,6 +104,16 @@ TEST_F(CudaWideHeads, Decode) {
   }
 }
 
+// Longer than what a cluster reads by itself.
+TEST_F(CudaWideHeads, DecodeOfALongContext) {
+  Random random(76);
+  for (const int32_t group : {4, 2}) {
+    for (const bool all : {false, true}) {
+      ExpectAsTheReference(MakeWideCase(random, group, {{RowKind::kDecode, 19000, 1}}, all));
+    }
+  }
+}
+
 TEST_F(CudaWideHeads, ManyRowsDecode) {
   Random random(72);
   for (const int32_t group : {2, 4, 8}) {
