@@ -168,6 +168,7 @@ class Launcher {
     return {.all = all,
             .even = op.even,
             .single_rows = shape_.single_rows,
+            .few_rows = shape_.few_rows,
             .bundles = BundlesAt(windowed),
             .num_bundles = bundles.count,
             .bundle_rows = bundles.rows};

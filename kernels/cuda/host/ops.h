@@ -92,6 +92,7 @@ struct DecodeLists {
   bool all = false;
   bool even = false;         // they are short, or about equally long: HaveEvenLists()
   bool single_rows = false;  // every sequence decodes one row
+  bool few_rows = false;     // every sequence decodes, the rows of one bundle
   // Rows of a sequence that read the same blocks: device, each decode row in one of them.
   const RowBundle* bundles = nullptr;
   int32_t num_bundles = 0;  // padded; 0: every row is by itself
