@@ -73,6 +73,7 @@ class Scratch {
     kSampling,
     kMatMul,
     kPoolBlocks,
+    kUnitedLists,
     kAngles,
     kLocalAngles,
     kWideTiles,
