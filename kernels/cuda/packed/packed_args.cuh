@@ -1,4 +1,4 @@
-// The arguments of packed_product.cu, and which tile of channels a warp takes.
+// The arguments of products with packed weights, and which tile of channels a warp takes.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,10 @@ struct TilePlace {
   int32_t tile;  // of the segment; num_tiles or more: there is none
 };
 
-// The tile of warp `warp` of cluster `cluster`.
+// The tile of warp `warp` of cluster `cluster`, whose thread blocks have kOwners warps with tiles.
+template <int kOwners>
 __device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp) {
-  constexpr int32_t kHalf = kWarps / 2;
+  constexpr int32_t kHalf = kOwners / 2;
   if (args.product.activated != nullptr) {
     return {warp / kHalf, cluster * kHalf + warp % kHalf};
   }
@@ -49,7 +50,7 @@ __device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, 
   for (int32_t i = 1; i < kMostParts; ++i) {
     if (i < args.num_segments && cluster >= args.segments[i].first_cluster) segment = i;
   }
-  return {segment, (cluster - args.segments[segment].first_cluster) * kWarps + warp};
+  return {segment, (cluster - args.segments[segment].first_cluster) * kOwners + warp};
 }
 
 }  // namespace eta::cuda::packed

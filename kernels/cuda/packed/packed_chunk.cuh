@@ -220,6 +220,17 @@ struct Chunk<PackedType::kSixteen> {
   }
 };
 
+// Of two rows of x: the sums over a group. `x`: the lane's numbers of a column of eight rows, as
+// the second factor of a product. A row has the same bits whichever warp adds it up.
+template <typename T>
+__device__ __forceinline__ float2 SumsOfX(const uint4& x) {
+  constexpr uint32_t kAll[4] = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+  float sums[4] = {};
+  Mma<T>(sums, kAll, x.x, x.y);
+  Mma<T>(sums, kAll, x.z, x.w);
+  return {sums[0], sums[1]};
+}
+
 // Calls visit(constant) with the type as a compile-time constant.
 template <typename Visit>
 __device__ __forceinline__ void WithPackedType(PackedType type, Visit&& visit) {

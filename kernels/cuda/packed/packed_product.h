@@ -1,8 +1,9 @@
 // A product with packed weights for a step of few rows, with the ops around it as row_product.h has
 // them.
 //
-// A row's bits depend on that row alone, for every R up to kMostPackedRows: how K is cut follows
-// from the weight and the device, and the columns of a tensor core's product do not meet.
+// A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
+// there to kMostPackedRows: how K is cut follows from the weight and the device, and the columns of
+// a tensor core's product do not meet.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 namespace eta::cuda {
 
 inline constexpr int64_t kMostPackedRows = 64;
+// Up to here warps multiply; beyond, on sm_90a, warpgroups.
+inline constexpr int64_t kMostNarrowRows = 16;
 // With a norm in front. Every thread block normalises all rows, and has little work of its own.
 inline constexpr int64_t kMostNormedRows = 2;
 
