@@ -38,19 +38,24 @@ struct TilePlace {
   int32_t tile;  // of the segment; num_tiles or more: there is none
 };
 
-// The tile of warp `warp` of cluster `cluster`, whose thread blocks have kOwners warps with tiles.
-template <int kOwners>
-__device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp) {
-  constexpr int32_t kHalf = kOwners / 2;
-  if (args.product.activated != nullptr) {
-    return {warp / kHalf, cluster * kHalf + warp % kHalf};
-  }
+// The segment of cluster `cluster`, without SwiGLU.
+__device__ __forceinline__ int32_t SegmentOf(const Args& args, int32_t cluster) {
   int32_t segment = 0;
 #pragma unroll
   for (int32_t i = 1; i < kMostParts; ++i) {
     if (i < args.num_segments && cluster >= args.segments[i].first_cluster) segment = i;
   }
-  return {segment, (cluster - args.segments[segment].first_cluster) * kOwners + warp};
+  return segment;
+}
+
+// The tile of warp `warp` of cluster `cluster`.
+__device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp) {
+  constexpr int32_t kHalf = kWarps / 2;
+  if (args.product.activated != nullptr) {
+    return {warp / kHalf, cluster * kHalf + warp % kHalf};
+  }
+  const int32_t segment = SegmentOf(args, cluster);
+  return {segment, (cluster - args.segments[segment].first_cluster) * kWarps + warp};
 }
 
 }  // namespace eta::cuda::packed

@@ -101,6 +101,7 @@ struct InShared {
 // One struct per PackedType:
 //
 //   kHasLow  whether groups have minimums
+//   kScales  how many scales a channel has
 //   Load     from a chunk in memory `Memory`, by a whole warp
 //   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
 //   Scales   of a group
@@ -126,6 +127,7 @@ struct ByteNumbers {
 template <>
 struct Chunk<PackedType::kInt8> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = kChunkGroups;
   ByteNumbers numbers;
   uint2 scales;
 
@@ -150,6 +152,7 @@ struct Chunk<PackedType::kInt8> {
 template <>
 struct Chunk<PackedType::kInt4> {
   static constexpr bool kHasLow = true;
+  static constexpr int kScales = kChunkGroups;
   uint4 numbers;
   uint4 scales;
 
@@ -179,6 +182,7 @@ struct Chunk<PackedType::kInt4> {
 template <>
 struct Chunk<PackedType::kE4M3> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = 1;
   ByteNumbers numbers;
   float scale;
 
@@ -201,6 +205,7 @@ struct Chunk<PackedType::kE4M3> {
 template <>
 struct Chunk<PackedType::kSixteen> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = 1;
   uint4 numbers[2][2];
 
   template <typename Memory>

@@ -12,9 +12,9 @@ namespace eta::cuda::packed {
 inline constexpr int kMostRanks =
     8;  // the largest cluster that every device with clusters supports
 
-// Sums of the thread block's warps that have tiles, for its cluster.
-template <int kColumns, int kOwners>
-using SharedSums = float[kOwners][4 * kColumns][32];
+// Sums of the thread block's warps, for its cluster.
+template <int kColumns>
+using SharedSums = float[kWarps][4 * kColumns][32];
 
 __device__ __forceinline__ int32_t RankOf([[maybe_unused]] const Args& args) {
   return static_cast<int32_t>(blockIdx.x) % args.ranks;
@@ -32,8 +32,8 @@ __device__ __forceinline__ void SynchroniseCluster([[maybe_unused]] const Args& 
 }
 
 // The sum of all slices: element i of warp `warp`.
-template <int kColumns, int kOwners>
-__device__ __forceinline__ float SumOfRanks(const Args& args, SharedSums<kColumns, kOwners>& sums,
+template <int kColumns>
+__device__ __forceinline__ float SumOfRanks(const Args& args, SharedSums<kColumns>& sums,
                                             int32_t warp, int32_t i) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -67,33 +67,32 @@ struct Output {
   bool exists;
 };
 
-template <int kColumns, int kOwners>
+template <int kColumns>
 __device__ __forceinline__ Output OutputOf(const Args& args, int32_t cluster, int32_t item) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   Output out;
   out.warp = item / (4 * kColumns);
   out.i = item % (4 * kColumns);
   out.row = out.i / 4 * 8 + lane % 4 * 2 + out.i % 2;
-  const TilePlace place = PlaceOf<kOwners>(args, cluster, out.warp);
+  const TilePlace place = PlaceOf(args, cluster, out.warp);
   out.segment = &args.segments[place.segment];
   out.channel = place.tile * kTileChannels + lane / 4 + (out.i % 4 >= 2 ? 8 : 0);
   out.exists = out.channel < out.segment->channels && out.row < args.product.rows;
   return out;
 }
 
-// The first kOwners warps, which have tiles, call it. `own`: the sums of the warp's.
-template <typename T, int kColumns, int kOwners>
-__device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns, kOwners>& sums,
+template <typename T, int kColumns>
+__device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& sums,
                                        const float (&own)[kColumns][4]) {
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
   const bool activates = args.product.activated != nullptr;
-  // The cluster's owners take its outputs in turns.
+  // The cluster's warps take its outputs in turns.
   constexpr int kMostTurns = 4 * kColumns;
-  const int32_t items = (activates ? kOwners / 2 : kOwners) * 4 * kColumns;
-  const int32_t first = RankOf(args) * kOwners + warp;
-  const int32_t step = args.ranks * kOwners;
+  const int32_t items = (activates ? kWarps / 2 : kWarps) * 4 * kColumns;
+  const int32_t first = RankOf(args) * kWarps + warp;
+  const int32_t step = args.ranks * kWarps;
   // Few are asked for before the cluster meets.
   constexpr bool kEarly = kColumns <= 2;
   const auto load_old = [&](const Output& out) {
@@ -105,7 +104,7 @@ __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns, kO
     for (int turn = 0; turn < kMostTurns; ++turn) {
       const int32_t item = first + turn * step;
       if (item >= items) continue;
-      const Output out = OutputOf<kColumns, kOwners>(args, cluster, item);
+      const Output out = OutputOf<kColumns>(args, cluster, item);
       if (out.exists) old[kEarly ? turn : 0] = load_old(out);
     }
   }
@@ -117,9 +116,9 @@ __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns, kO
   for (int turn = 0; turn < kMostTurns; ++turn) {
     const int32_t item = first + turn * step;
     if (item >= items) continue;
-    const Output out = OutputOf<kColumns, kOwners>(args, cluster, item);
+    const Output out = OutputOf<kColumns>(args, cluster, item);
     if (!out.exists) continue;
-    float value = __fmul_rn(SumOfRanks<kColumns, kOwners>(args, sums, out.warp, out.i),
+    float value = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp, out.i),
                             out.segment->units[out.channel]);
     const int32_t channel = out.segment->first_channel + out.channel;
     if (args.product.accumulate) {
@@ -129,21 +128,13 @@ __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns, kO
     product::StoreOut<T>(args.product, out.row, channel, value);
     if (!activates) continue;
     const Segment& up = args.segments[1];
-    const float other =
-        __fmul_rn(SumOfRanks<kColumns, kOwners>(args, sums, out.warp + kOwners / 2, out.i),
-                  up.units[out.channel]);
+    const float other = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
+                                  up.units[out.channel]);
     product::StoreOut<T>(args.product, out.row, up.first_channel + out.channel, other);
     StoreActivated<T>(args.product.activated, out.row * args.product.activated_stride + out.channel,
                       args.product.activation, value, other);
   }
   if (args.ranks > 1) SynchroniseCluster(args);  // others read this thread block's sums
-}
-
-// The other warps of the thread block call it: they meet the owners where these meet.
-__device__ __forceinline__ void FinishWithoutTile(const Args& args) {
-  __syncthreads();
-  SynchroniseCluster(args);
-  if (args.ranks > 1) SynchroniseCluster(args);
 }
 
 }  // namespace eta::cuda::packed

@@ -115,7 +115,7 @@ struct SharedBytes {
   }
   static size_t All(const product::Args& args) {
     constexpr size_t kRings = size_t{kWarps} * kWarpBytes<kColumns>;
-    static_assert(kRings >= sizeof(SharedSums<kColumns, kWarps>));
+    static_assert(kRings >= sizeof(SharedSums<kColumns>));
     return RingsAt(args) + kRings;
   }
 };
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
   const int32_t first_chunk = RankOf(args) * args.slice;
   const int32_t num_chunks = min(args.slice, args.chunks - first_chunk);
-  const TilePlace place = PlaceOf<kWarps>(args, cluster, warp);
+  const TilePlace place = PlaceOf(args, cluster, warp);
   const Segment& segment = args.segments[place.segment];
   float sums[kColumns][4] = {};
   // The warps of a thread block have one type.
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     MultiplySlice<T, kColumns, kNorm, type()>(args, chunks, first_chunk, num_chunks, memory,
                                               arrived[warp], sums);
   });
-  Finish<T, kColumns, kWarps>(args, *reinterpret_cast<SharedSums<kColumns, kWarps>*>(memory), sums);
+  Finish<T>(args, *reinterpret_cast<SharedSums<kColumns>*>(memory), sums);
   product::RequestAhead(args.product);
 }
 
@@ -305,21 +305,23 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
 
-// Indices of K are 32-bit.
+// Indices of K are 32-bit, and so is the way from a row of x to the eighth after it.
 constexpr int64_t kMostWidth = 1 << 24;
+constexpr int64_t kMostStride = 1 << 26;
 
 bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
-  const bool fits = product.out.rows > 0 &&
-                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
-                    product.x.dtype == weight.dtype &&
-                    (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
-                    weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
-                    IsAligned(product.x.data, product.x.stride, 2);
+  const bool fits =
+      product.out.rows > 0 && product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) &&
+      halves && product.x.dtype == weight.dtype &&
+      (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
+      weight.cols % 8 == 0 && weight.cols <= kMostWidth && product.x.stride <= kMostStride &&
+      IsAligned(product.x.data, product.x.stride, 2);
   if (!fits) return false;
   if (product.activated.data != nullptr) {
+    if (product.out.rows > kMostNarrowRows) return false;
     const WeightParts& parts = weight.parts;
     if (parts[0] != parts[1] || parts[2].type != PackedType::kNone) return false;
   }
@@ -337,8 +339,7 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
   args.product = product::ArgsOf(context.device, product);
   args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
   if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
-    const int32_t clusters =
-        packed::FillSegments(product.weight, activates, packed::kWideOwners, args);
+    const int32_t clusters = packed::FillSegments(product.weight, false, packed::kWideOwners, args);
     return packed::LaunchWide(context.device, product.weight.dtype, clusters, args);
   }
   const int32_t clusters = packed::FillSegments(product.weight, activates, packed::kWarps, args);

@@ -23,7 +23,8 @@ inline constexpr int64_t kMostNormedRows = 2;
 // these shapes and types: more than kMostPackedRows rows, with a norm more than kMostNormedRows;
 // x of another type than products, or out of neither this type nor float32; a K that is no multiple
 // of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
-// memory; SwiGlu of parts that are not two of one type and size.
+// memory; SwiGlu of more than kMostNarrowRows rows, or of parts that are not two of one type and
+// size.
 bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
 
 }  // namespace eta::cuda

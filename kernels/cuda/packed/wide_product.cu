@@ -3,9 +3,10 @@
 //
 // A thread block has 256 channels, a tile of 16 for each of its owners, and a slice of K. Each
 // owner has a ring of chunks as in packed_product.cu, and x comes through a ring for the thread
-// block, which two warps fill. So x is read once for 256 channels, and from shared memory once for
-// 64. While the products of one group run, a warp unpacks the next group; while it scales sums, the
-// other warpgroups multiply. Sums are those of packed_product.cu, but for the cut of K.
+// block, which a fifth warpgroup fills. So x is read once for 256 channels, and from shared memory
+// once for 64. While the products of one group run, a warp unpacks the next group; while it scales
+// sums, the other warpgroups multiply. Sums are those of packed_product.cu, but for the cut of K,
+// and that a chunk with one scale is summed as a whole.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +14,8 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
-#include "kernels/cuda/packed/packed_finish.cuh"
 #include "kernels/cuda/packed/packed_ring.cuh"
+#include "kernels/cuda/packed/wide_finish.cuh"
 #include "kernels/cuda/packed/wide_product.cuh"
 #include "kernels/cuda/packed/wide_rows.cuh"
 
@@ -31,18 +32,18 @@ struct WideShape {
   static constexpr int kRings = WideRows<kColumns>::kBytes;
   static constexpr int kEnd = kRings + kWideOwners * kWideRingBytes;
   static constexpr int kSharedBytes = kEnd + 1024;
-  static_assert(kRings % 128 == 0 && kEnd >= sizeof(SharedSums<kColumns, kWideOwners>));
+  static_assert(kRings % 128 == 0 && kEnd >= sizeof(WideSums<kColumns>));
 };
 
-// Starts the products of a group as a group of their own: sums = weights * x. `x`: the group's
-// columns, described.
-template <typename T, int kColumns>
+// Starts the products of a group as a group of their own: sums = weights * x, or added to sums.
+// `x`: the group's columns, described.
+template <typename T, bool kAccumulate, int kColumns>
 __device__ __forceinline__ void StartGroup(const uint4& low, const uint4& high, uint64_t x,
                                            float (&sums)[kColumns][4]) {
   const uint32_t first[4] = {low.x, high.x, low.y, high.y};
   const uint32_t second[4] = {low.z, high.z, low.w, high.w};
   wgmma::Fence();
-  wgmma::MultiplyInPlace<T, false>(sums, first, x);
+  wgmma::MultiplyInPlace<T, kAccumulate>(sums, first, x);
   wgmma::MultiplyInPlace<T, true>(sums, second, x + wgmma::kInnerStep);
   wgmma::Commit();
 }
@@ -86,6 +87,7 @@ __device__ __forceinline__ void MultiplyOwn(WeightRing<type, kWideRingBytes>& we
                                             int32_t num_chunks, float (&sums)[kColumns][4]) {
   using Rows = WideRows<kColumns>;
   constexpr bool kHasLow = Chunk<type>::kHasLow;
+  constexpr bool kOneScale = Chunk<type>::kScales == 1;
   constexpr uint64_t kGroupStep = 2 * wgmma::kInnerStep;
   const uint64_t all_rows = wgmma::Describe(SharedAddress(rows.memory));
   Chunk<type> chunk = {};
@@ -97,13 +99,18 @@ __device__ __forceinline__ void MultiplyOwn(WeightRing<type, kWideRingBytes>& we
     const int32_t stage = i % Rows::kStages;
     const uint64_t x = all_rows + static_cast<uint32_t>(stage * (Rows::kStageBytes >> 4));
     Wait(rows.full + stage, Rows::PhaseOf(i));
-    StartGroup<T>(low, high, x, parts);
+    StartGroup<T, false>(low, high, x, parts);
     const uint4 second_low = chunk.template Widen<T>(1, 0);
     const uint4 second_high = chunk.template Widen<T>(1, 1);
-    wgmma::Wait<0>();
-    wgmma::Pin(parts);
-    AddGroup<kHasLow>(chunk.Scales(0), rows.Sums(stage, 0), parts, sums);
-    StartGroup<T>(second_low, second_high, x + kGroupStep, parts);
+    if constexpr (kOneScale) {
+      StartGroup<T, true>(second_low, second_high, x + kGroupStep, parts);
+      wgmma::Wait<1>();
+    } else {
+      wgmma::Wait<0>();
+      wgmma::Pin(parts);
+      AddGroup<kHasLow>(chunk.Scales(0), rows.Sums(stage, 0), parts, sums);
+      StartGroup<T, false>(second_low, second_high, x + kGroupStep, parts);
+    }
     const GroupScales scales = chunk.Scales(1);
     if (i + 1 < own_chunks) LoadOwn(weights, i + 1, chunk);
     low = chunk.template Widen<T>(0, 0);
@@ -145,12 +152,10 @@ __global__ void __launch_bounds__(kWideThreads, 1) WideKernel(const __grid_const
   const Rows rows = {memory, full, empty};
   // The shuffle makes the warp's number uniform for the compiler as well.
   const int32_t warp = __shfl_sync(~0u, static_cast<int32_t>(threadIdx.x / 32), 0);
-  const int32_t owner = min(warp, kWideOwners - 1);
   const int32_t cluster = static_cast<int32_t>(blockIdx.x) / args.ranks;
   const int32_t first_chunk = RankOf(args) * args.slice;
   const int32_t num_chunks = min(args.slice, args.chunks - first_chunk);
-  const TilePlace place = PlaceOf<kWideOwners>(args, cluster, owner);
-  const Segment& segment = args.segments[place.segment];
+  const Segment& segment = args.segments[SegmentOf(args, cluster)];
   if (threadIdx.x == 0) rows.Initialise();
   __syncthreads();
   if (warp >= kWideOwners) {
@@ -164,26 +169,31 @@ __global__ void __launch_bounds__(kWideThreads, 1) WideKernel(const __grid_const
     } else {
       Supplier<T, kColumns, false>(args.product, rows, supplier, first_chunk, num_chunks).Run();
     }
-    FinishWithoutTile(args);
+    if (args.ranks > 1) MeetCluster(args);
     return;
   }
   TakeRegisters<kOwnerRegisters>();
+  const int32_t first_tile = (cluster - segment.first_cluster) * kWideOwners;
+  const int32_t tile = first_tile + warp;
   float sums[kColumns][4] = {};
   WithPackedType(segment.type, [&](auto type) {
-    const bool exists = place.tile < segment.num_tiles;
-    const std::byte* chunks = segment.tiles +
-                              int64_t{place.tile} * args.chunks * ChunkBytes(type()) +
+    const bool exists = tile < segment.num_tiles;
+    const std::byte* chunks = segment.tiles + int64_t{tile} * args.chunks * ChunkBytes(type()) +
                               first_chunk * ChunkBytes(type());
     WeightRing<type(), kWideRingBytes> weights(
-        memory + WideShape<kColumns>::kRings + owner * kWideRingBytes, arrived[owner],
+        memory + WideShape<kColumns>::kRings + warp * kWideRingBytes, arrived[warp],
         exists ? chunks : nullptr, num_chunks);
     weights.Start();
     WaitForPrevious();
     AllowNext();
     MultiplyOwn<T, kColumns, type()>(weights, exists ? num_chunks : 0, rows, num_chunks, sums);
   });
-  Finish<T, kColumns, kWideOwners>(
-      args, *reinterpret_cast<SharedSums<kColumns, kWideOwners>*>(memory), sums);
+  if (args.ranks == 1) {
+    FinishAlone<T>(args, segment, tile, sums);
+  } else {
+    FinishCluster<T, kColumns>(args, segment, first_tile,
+                               *reinterpret_cast<WideSums<kColumns>*>(memory), sums);
+  }
 #else
   __trap();
 #endif

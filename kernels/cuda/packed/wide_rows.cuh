@@ -71,7 +71,7 @@ class Supplier {
         k_(first_chunk * kChunk + group_ * kGroupNumbers + Lane() % 4 * 8),
         end_k_(min(args.k, (first_chunk + num_chunks) * kChunk)),
         rows_left_(args.rows - first_column_ * 8 - Lane() / 4),
-        stride_(args.x_stride * 16),
+        stride_(static_cast<int32_t>(args.x_stride) * 16),
         from_(args.x + ((first_column_ * 8 + Lane() / 4) * args.x_stride + k_) * 2) {}
 
   __device__ __forceinline__ void Run() {
@@ -95,13 +95,12 @@ class Supplier {
   static __device__ __forceinline__ int32_t Lane() { return threadIdx.x % 32; }
 
   __device__ __forceinline__ void Load(uint4 (&x)[kOwn]) {
-    const std::byte* from = from_;
 #pragma unroll
     for (int n = 0; n < kOwn; ++n) {
       x[n] = {};
+      if (k_ >= end_k_ || 8 * n >= rows_left_) continue;
       // Past L1: the kernel in front wrote it.
-      if (k_ < end_k_ && 8 * n < rows_left_) x[n] = __ldcg(reinterpret_cast<const uint4*>(from));
-      from += stride_;
+      x[n] = __ldcg(reinterpret_cast<const uint4*>(from_ + n * int64_t{stride_}));
     }
     k_ += kChunk;
     from_ += kChunk * 2;
@@ -110,14 +109,15 @@ class Supplier {
     const int32_t row = Lane() / 4;
     const int32_t stage = chunk % Rows::kStages;
     Wait(rows_.empty + stage, Rows::PhaseOf(chunk) ^ 1);  // at first all stages are empty
-    std::byte* to = rows_.memory + stage * Rows::kStageBytes + first_column_ * 1024 + row * 128 +
-                    Lane() % 4 * 4;
+    // Pair 0; the swizzle makes of a step by q pairs an exclusive or.
+    const int32_t to = stage * Rows::kStageBytes + first_column_ * 1024 + row * 128 +
+                       (group_ * 4 ^ row) * 16 + Lane() % 4 * 4;
 #pragma unroll
     for (int n = 0; n < kOwn; ++n) {
       const uint32_t pairs[4] = {x[n].x, x[n].y, x[n].z, x[n].w};
 #pragma unroll
       for (int q = 0; q < 4; ++q) {
-        *reinterpret_cast<uint32_t*>(to + n * 1024 + ((group_ * 4 + q) ^ row) * 16) = pairs[q];
+        *reinterpret_cast<uint32_t*>(rows_.memory + (to ^ q * 16) + n * 1024) = pairs[q];
       }
     }
     if constexpr (kSums) {
@@ -140,7 +140,7 @@ class Supplier {
   int32_t k_;
   int32_t end_k_;
   int32_t rows_left_;  // from its first on
-  int64_t stride_;     // of eight rows, in bytes
+  int32_t stride_;     // of eight rows, in bytes
   const std::byte* from_;
 };
 
