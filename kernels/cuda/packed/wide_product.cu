@@ -67,58 +67,69 @@ __device__ __forceinline__ void AddGroup(const GroupScales& scales, const float*
   }
 }
 
-// Loads an owner's chunk `i` of the slice.
-template <PackedType type>
-__device__ __forceinline__ void LoadOwn(WeightRing<type, kWideRingBytes>& weights, int32_t i,
-                                        Chunk<type>& chunk) {
-  constexpr int32_t kSlotChunks = WeightRing<type, kWideRingBytes>::kSlotChunks;
-  if (i % kSlotChunks == 0) {
-    if (i > 0) weights.Release();
-    weights.Await();
-  }
-  chunk.template Load<InShared>(weights.Slot() + i % kSlotChunks * ChunkBytes(type));
+// Keeps the compiler from unpacking behind the next wait.
+[[maybe_unused]] __device__ __forceinline__ void PinNumbers(uint4& numbers) {
+  asm volatile("" : "+r"(numbers.x), "+r"(numbers.y), "+r"(numbers.z), "+r"(numbers.w));
 }
 
-// `own_chunks`: num_chunks, or 0 for an owner without a tile. It multiplies zeros, since a
-// warpgroup multiplies together.
+// A warp's part of the products of its warpgroup.
 template <typename T, int kColumns, PackedType type>
 __device__ __forceinline__ void MultiplyOwn(WeightRing<type, kWideRingBytes>& weights,
-                                            int32_t own_chunks, const WideRows<kColumns>& rows,
-                                            int32_t num_chunks, float (&sums)[kColumns][4]) {
+                                            const WideRows<kColumns>& rows, int32_t num_chunks,
+                                            float (&sums)[kColumns][4]) {
   using Rows = WideRows<kColumns>;
+  constexpr int kSlotChunks = WeightRing<type, kWideRingBytes>::kSlotChunks;
+  static_assert(Rows::kStages % kSlotChunks == 0);
   constexpr bool kHasLow = Chunk<type>::kHasLow;
   constexpr bool kOneScale = Chunk<type>::kScales == 1;
   constexpr uint64_t kGroupStep = 2 * wgmma::kInnerStep;
   const uint64_t all_rows = wgmma::Describe(SharedAddress(rows.memory));
-  Chunk<type> chunk = {};
-  if (own_chunks > 0) LoadOwn(weights, 0, chunk);
+  Chunk<type> chunk;
+  chunk.template Load<InShared>(weights.Await());
   uint4 low = chunk.template Widen<T>(0, 0);
   uint4 high = chunk.template Widen<T>(0, 1);
   float parts[kColumns][4] = {};
-  for (int32_t i = 0; i < num_chunks; ++i) {
-    const int32_t stage = i % Rows::kStages;
-    const uint64_t x = all_rows + static_cast<uint32_t>(stage * (Rows::kStageBytes >> 4));
-    Wait(rows.full + stage, Rows::PhaseOf(i));
-    StartGroup<T, false>(low, high, x, parts);
-    const uint4 second_low = chunk.template Widen<T>(1, 0);
-    const uint4 second_high = chunk.template Widen<T>(1, 1);
-    if constexpr (kOneScale) {
-      StartGroup<T, true>(second_low, second_high, x + kGroupStep, parts);
-      wgmma::Wait<1>();
-    } else {
+  for (int32_t i = 0; i < num_chunks; i += kSlotChunks) {
+    const int32_t first_stage = i % Rows::kStages;
+    const uint32_t phase = Rows::PhaseOf(i);
+    const uint64_t first_x =
+        all_rows + static_cast<uint32_t>(first_stage * (Rows::kStageBytes >> 4));
+#pragma unroll
+    for (int c = 0; c < kSlotChunks; ++c) {
+      if (c > 0 && i + c == num_chunks) break;
+      const int32_t stage = first_stage + c;
+      const uint64_t x = first_x + c * (Rows::kStageBytes >> 4);
+      Wait(rows.full + stage, phase);
+      StartGroup<T, false>(low, high, x, parts);
+      uint4 second_low = chunk.template Widen<T>(1, 0);
+      uint4 second_high = chunk.template Widen<T>(1, 1);
+      PinNumbers(second_low);
+      PinNumbers(second_high);
+      if constexpr (kOneScale) {
+        StartGroup<T, true>(second_low, second_high, x + kGroupStep, parts);
+        wgmma::Wait<1>();
+      } else {
+        wgmma::Wait<0>();
+        wgmma::Pin(parts);
+        AddGroup<kHasLow>(chunk.Scales(0), rows.Sums(stage, 0), parts, sums);
+        StartGroup<T, false>(second_low, second_high, x + kGroupStep, parts);
+      }
+      const GroupScales scales = chunk.Scales(1);
+      if (c + 1 < kSlotChunks) {
+        chunk.template Load<InShared>(weights.Slot() + (c + 1) * ChunkBytes(type));
+      } else if (i + kSlotChunks < num_chunks) {
+        weights.Release();
+        chunk.template Load<InShared>(weights.Await());
+      }
+      low = chunk.template Widen<T>(0, 0);
+      high = chunk.template Widen<T>(0, 1);
+      PinNumbers(low);
+      PinNumbers(high);
       wgmma::Wait<0>();
       wgmma::Pin(parts);
-      AddGroup<kHasLow>(chunk.Scales(0), rows.Sums(stage, 0), parts, sums);
-      StartGroup<T, false>(second_low, second_high, x + kGroupStep, parts);
+      AddGroup<kHasLow>(scales, rows.Sums(stage, 1), parts, sums);
+      ArriveAsWarp(rows.empty + stage);
     }
-    const GroupScales scales = chunk.Scales(1);
-    if (i + 1 < own_chunks) LoadOwn(weights, i + 1, chunk);
-    low = chunk.template Widen<T>(0, 0);
-    high = chunk.template Widen<T>(0, 1);
-    wgmma::Wait<0>();
-    wgmma::Pin(parts);
-    AddGroup<kHasLow>(scales, rows.Sums(stage, 1), parts, sums);
-    ArriveAsWarp(rows.empty + stage);
   }
 }
 
@@ -177,16 +188,17 @@ __global__ void __launch_bounds__(kWideThreads, 1) WideKernel(const __grid_const
   const int32_t tile = first_tile + warp;
   float sums[kColumns][4] = {};
   WithPackedType(segment.type, [&](auto type) {
-    const bool exists = tile < segment.num_tiles;
-    const std::byte* chunks = segment.tiles + int64_t{tile} * args.chunks * ChunkBytes(type()) +
+    // A warpgroup multiplies together. Owners without a tile multiply the last one.
+    const int32_t read = min(tile, segment.num_tiles - 1);
+    const std::byte* chunks = segment.tiles + int64_t{read} * args.chunks * ChunkBytes(type()) +
                               first_chunk * ChunkBytes(type());
     WeightRing<type(), kWideRingBytes> weights(
-        memory + WideShape<kColumns>::kRings + warp * kWideRingBytes, arrived[warp],
-        exists ? chunks : nullptr, num_chunks);
+        memory + WideShape<kColumns>::kRings + warp * kWideRingBytes, arrived[warp], chunks,
+        num_chunks);
     weights.Start();
     WaitForPrevious();
     AllowNext();
-    MultiplyOwn<T, kColumns, type()>(weights, exists ? num_chunks : 0, rows, num_chunks, sums);
+    MultiplyOwn<T, kColumns, type()>(weights, rows, num_chunks, sums);
   });
   if (args.ranks == 1) {
     FinishAlone<T>(args, segment, tile, sums);

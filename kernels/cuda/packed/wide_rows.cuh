@@ -54,8 +54,9 @@ __device__ __forceinline__ void ArriveAsWarp(Barrier* barrier) {
   if (threadIdx.x % 32 == 0) Arrive(barrier);
 }
 
-// A warp that brings some rows of one group of every chunk of a slice. Two chunks are on their way,
-// in registers. What is beyond R, K or the slice is zero.
+// A warp that brings some rows of one group of every chunk of a slice, of two chunks at a time. The
+// fence of writes waits for loads as well, so none are on their way then. What is beyond R, K or
+// the slice is zero.
 template <typename T, int kColumns, bool kSums>
 class Supplier {
  public:
@@ -75,16 +76,15 @@ class Supplier {
         from_(args.x + ((first_column_ * 8 + Lane() / 4) * args.x_stride + k_) * 2) {}
 
   __device__ __forceinline__ void Run() {
-    uint4 even[kOwn];
-    uint4 odd[kOwn];
-    Load(even);
-    Load(odd);
+    uint4 x[2][kOwn];
     for (int32_t chunk = 0; chunk < num_chunks_; chunk += 2) {
-      Store(even, chunk);
-      Load(even);
-      if (chunk + 1 == num_chunks_) break;
-      Store(odd, chunk + 1);
-      Load(odd);
+      Load(x[0]);
+      Load(x[1]);
+      Store(x[0], chunk);
+      if (chunk + 1 < num_chunks_) Store(x[1], chunk + 1);
+      wgmma::PublishWrites();
+      ArriveAsWarp(rows_.full + chunk % Rows::kStages);
+      if (chunk + 1 < num_chunks_) ArriveAsWarp(rows_.full + (chunk + 1) % Rows::kStages);
     }
   }
 
@@ -128,8 +128,6 @@ class Supplier {
         if (Lane() < 4) reinterpret_cast<float2*>(sums)[4 * n + Lane()] = of_x;
       }
     }
-    wgmma::PublishWrites();
-    ArriveAsWarp(rows_.full + stage);
   }
 
   const Rows& rows_;
