@@ -171,6 +171,21 @@ TEST(EngineChat, TokensOfAnswersInChannelsBringTheirHeaders) {
   EXPECT_EQ(GetErrorDetail(other).field, "chat.messages[1].token_ids");
 }
 
+TEST(EngineChat, TemplatesSeeWhatWasReasoned) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  options.chat_template =
+      "{% for m in messages %}{{ m.thinking or 'no' }}{{ m.reasoning_content or 'no' }}"
+      "{{ m.content }}{% endfor %}";
+  const auto engine = Start(options);
+  Request request = Chatting("Hello");
+  Chat& chat = std::get<Chat>(request.prompt);
+  chat.messages.push_back({.role = "assistant", .content = "y", .reasoning = "so"});
+  Request same = Chatting("Hellosososoy");
+  std::get<Chat>(same.prompt).messages[0].content = "Hellososoy";
+  EXPECT_EQ(engine->Prepare(request)->prompt, engine->Prepare(same)->prompt);
+}
+
 // bad input: Chat templates | an unknown filter behind a condition | when it runs
 //   FAILED_PRECONDITION, CHAT_UNSUPPORTED
 TEST(EngineChat, WhatATemplateMayNotDoIsAnErrorOfTheChat) {
