@@ -92,6 +92,8 @@ void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
       Require(!name || (name->size() <= 256 && !eta::FirstInvalidUtf8(*name)));
     }
     const bool is_answer = message.role == "assistant";
+    Require(!message.reasoning ||
+            (is_answer && !message.token_ids && !eta::FirstInvalidUtf8(*message.reasoning)));
     Require(message.tool_calls.empty() ||
             (is_answer && !message.token_ids && message.tool_calls.size() <= eta::kMaxToolCalls));
     for (const eta::ToolCall& call : message.tool_calls) {
