@@ -136,11 +136,12 @@ class Launcher {
   // nothing to append or no kernel does them together.
   bool LaunchTogether(const NormHeadsParams* norms, const RopeParams* rope,
                       const AppendKvParams* append, const ThresholdOp* thresholds) {
-    if (!shape_.single_rows || append == nullptr) return false;
+    if (!shape_.few_rows || append == nullptr) return false;
     Context& context = thresholds != nullptr ? ForThresholds(*thresholds) : For(append->k);
     TakeTable(append->kv.table);
-    return AppendDecodeRows(context, norms, rope, *append,
-                            thresholds != nullptr ? &thresholds->params : nullptr);
+    return AppendDecodeRows(
+        context, norms, rope, *append, thresholds != nullptr ? &thresholds->params : nullptr,
+        shape_.single_rows ? nullptr : BundlesAt(/*windowed=*/true), shape_.window_bundles.count);
   }
 
   // Where all rows read everything, attention does without lists. Returns false, and launches
@@ -157,14 +158,18 @@ class Launcher {
     return true;
   }
 
+  const RowBundle* BundlesAt(bool windowed) const {
+    return reinterpret_cast<const RowBundle*>(machine_.uploads.DeviceAt(0) +
+                                              layout_.bundles(windowed));
+  }
   DecodeLists ListsOf(const DecodeAttentionOp& op, bool all) const {
     const bool windowed = op.params.window > 0;
     const Bundles& bundles = windowed ? shape_.window_bundles : shape_.bundles;
     return {.all = all,
             .even = op.even,
             .single_rows = shape_.single_rows,
-            .bundles = reinterpret_cast<const RowBundle*>(machine_.uploads.DeviceAt(0) +
-                                                          layout_.bundles(windowed)),
+            .few_rows = shape_.few_rows,
+            .bundles = BundlesAt(windowed),
             .num_bundles = bundles.count,
             .bundle_rows = bundles.rows};
   }

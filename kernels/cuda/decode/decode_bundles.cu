@@ -10,32 +10,11 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/decode/decode_bundles.cuh"
 #include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/cuda/decode/decode_stream.cuh"
 
 namespace eta::cuda {
-namespace decode {
-namespace {
-
-// The most columns of a list.
-constexpr int32_t MostColumns(int32_t head_dim) {
-  return head_dim == kWideHeadDim ? 16 : 32;
-}
-
-// Calls visit(head_tiles, halves), integral constants, for lists of up to `columns` columns.
-template <int D, typename Visit>
-void WithColumns(int32_t columns, Visit&& visit) {
-  using One = std::integral_constant<int, 1>;
-  using Two = std::integral_constant<int, 2>;
-  if (columns <= 8) return visit(One(), One());
-  if constexpr (D != kWideHeadDim) {
-    if (columns > 16) return visit(Two(), Two());
-  }
-  visit(One(), Two());
-}
-
-}  // namespace
-}  // namespace decode
 
 bool BundledDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts, const DecodeLists& lists) {
@@ -48,13 +27,16 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
   const decode::BundleCut cut = {rows_per_list,
                                  (lists.bundle_rows + rows_per_list - 1) / rows_per_list};
   if (geometry.num_kv_heads * cut.lists_per_bundle > decode::kMaxLists) return false;
+  if (lists.even && HasClusters(context.device) &&
+      BundledClusterAttention(context, params, counts, lists, cut, columns)) {
+    return true;
+  }
   bool launched = false;
-  decode::WithShape(geometry, /*group=*/1, [&](auto element, auto head_dim, auto) {
-    decode::WithColumns<head_dim()>(columns, [&](auto head_tiles, auto halves) {
-      launched = decode::LaunchStream<decltype(element), head_dim(), head_tiles(), halves()>(
-          context, params, counts, lists, cut);
-    });
-  });
+  decode::WithBundleShape(
+      geometry, columns, [&](auto element, auto head_dim, auto head_tiles, auto halves) {
+        launched = decode::LaunchStream<decltype(element), head_dim(), head_tiles(), halves()>(
+            context, params, counts, lists, cut);
+      });
   return launched;
 }
 

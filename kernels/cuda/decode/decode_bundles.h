@@ -4,6 +4,15 @@
 #include "kernels/cuda/host/ops.h"
 
 namespace eta::cuda {
+namespace decode {
+
+// How bundles are cut into lists.
+struct BundleCut {
+  int32_t rows_per_list = 1;
+  int32_t lists_per_bundle = 1;  // of a KV head
+};
+
+}  // namespace decode
 
 // As DecodeAttention, but rows of a bundle read each block once. Returns false, and does nothing,
 // if no rows are bundled or too few columns of a product are free for a second row. REQUIRES:
@@ -11,5 +20,13 @@ namespace eta::cuda {
 bool BundledDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts,
                             const DecodeLists& lists);  // decode_bundles.cu
+
+// Its form for few lists of up to `columns` pairs (row, head of the group), in clusters. Returns
+// false, and does nothing, if the lists are too many, or their thread blocks have no memory for a
+// ring. REQUIRES: HasClusters(), and lists.even.
+bool BundledClusterAttention(Context& context, const AttentionParams& params,
+                             const DeviceCounts& counts, const DecodeLists& lists,
+                             const decode::BundleCut& cut,
+                             int32_t columns);  // decode_bundle_clusters.cu
 
 }  // namespace eta::cuda

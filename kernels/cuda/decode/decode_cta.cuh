@@ -6,6 +6,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/cuda/decode/decode_merge.cuh"
 #include "kernels/cuda/decode/decode_softmax.cuh"
 #include "kernels/cuda/decode/decode_stages.cuh"
@@ -108,6 +109,14 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
           .tile = KvTile(params.geometry)};
 }
 
+// Makes a launch one of bundles, from `first` on.
+inline void TakeBundles(const DecodeLists& lists, const BundleCut& cut, int64_t first,
+                        DecodeArgs& args) {
+  args.bundles = lists.bundles + first;
+  args.rows_per_list = cut.rows_per_list;
+  args.lists_per_bundle = cut.lists_per_bundle;
+}
+
 // A CTA's dynamic shared memory as SharedLayout has it.
 template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct CtaMemory {
@@ -136,6 +145,25 @@ struct CtaMemory {
     __syncwarp();
   }
 };
+
+// Two halves of many columns need more registers than the 168 that every thread of their thread
+// block may have at first, and the copying warpgroup fewer.
+template <int D, int HeadTiles, int Halves>
+inline constexpr bool kMovesRegisters = Halves == 2 && HeadTiles* D >= 192;
+inline constexpr int kCopyRegisters = 72;
+inline constexpr int kComputeRegisters = 216;
+template <int Count>
+__device__ __forceinline__ void GiveRegisters() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+template <int Count>
+__device__ __forceinline__ void TakeRegisters() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
 
 // The computing warps of a half meet.
 template <int Halves = 0>

@@ -69,7 +69,9 @@ __device__ __forceinline__ int OwnHalf() {
   return static_cast<int>(threadIdx.y);
 }
 template <int Halves>
-__host__ __device__ constexpr dim3 CtaShape() {
+inline constexpr int kCtaThreads = Halves == 2 ? 3 * kComputeThreads : kThreads;
+template <int Halves>
+dim3 CtaShape() {
   return Halves == 2 ? dim3(kComputeThreads, 3) : dim3(kThreads);
 }
 template <int Halves>

@@ -52,36 +52,18 @@ __device__ void FinishList(const DecodeArgs& args,
   }
 }
 
-// Two halves of many columns need more registers than a third of a thread block may have, and the
-// copying warpgroup less: 168 each, before.
-inline constexpr int kCopyRegisters = 72;
-inline constexpr int kComputeRegisters = 216;
-template <int Count>
-__device__ __forceinline__ void GiveRegisters() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-#endif
-}
-template <int Count>
-__device__ __forceinline__ void TakeRegisters() {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
-#endif
-}
-
 // Steps 6 and 7 of the selection for the decode rows. The stages of all lists form one stream,
 // whatever the rows' lengths. Units says which stages a CTA takes.
 template <typename Element, int D, int HeadTiles, int Halves>
-__global__ void __launch_bounds__(Halves == 2 ? 3 * kComputeThreads : kThreads,
+__global__ void __launch_bounds__(kCtaThreads<Halves>,
                                   kMostCtasPerSm<Element, D, HeadTiles, Halves>)
     DecodeKernel(const __grid_constant__ DecodeArgs args) {
   extern __shared__ __align__(128) std::byte shared[];
   using ListResult = Result<D, (Halves > 0)>;
   CtaMemory<Element, D, HeadTiles, Halves> memory(args, shared);
   Plan& plan = memory.plan;
-  constexpr bool kMovesRegisters = Halves == 2 && HeadTiles * D >= 192;
   if (IsCopying<Halves>()) {
-    if constexpr (kMovesRegisters) GiveRegisters<kCopyRegisters>();
+    if constexpr (kMovesRegisters<D, HeadTiles, Halves>) GiveRegisters<kCopyRegisters>();
     if (Halves == 2 && threadIdx.x >= 32) return;
     memory.InitRing(args.num_stages);
     plan.Make<(Halves > 0)>(args);
@@ -93,7 +75,7 @@ __global__ void __launch_bounds__(Halves == 2 ? 3 * kComputeThreads : kThreads,
     }
     return;
   }
-  if constexpr (kMovesRegisters) TakeRegisters<kComputeRegisters>();
+  if constexpr (kMovesRegisters<D, HeadTiles, Halves>) TakeRegisters<kComputeRegisters>();
   AwaitPlan<Halves>();
   WaitForPrevious();
   const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
@@ -127,12 +109,6 @@ __global__ void __launch_bounds__(Halves == 2 ? 3 * kComputeThreads : kThreads,
     list = ReadNote(memory.fixed.notes[cursor.slot].warps[threadIdx.x / 32]).list;
   }
 }
-
-// How bundles are cut into lists.
-struct BundleCut {
-  int32_t rows_per_list = 1;
-  int32_t lists_per_bundle = 1;  // of a KV head
-};
 
 // `cut`: of the bundles in `lists`, if Halves is not 0. Returns false, and launches nothing, if the
 // device has no memory for a stage.
@@ -171,13 +147,10 @@ bool LaunchStream(Context& context, const AttentionParams& params, const DeviceC
     args.begin = counters + 1;
     args.taken = counters;
     args.all = lists.all;
-    int32_t columns = params.num_query_heads / num_kv_heads;
+    const int32_t columns = params.num_query_heads / num_kv_heads * cut.rows_per_list;
     if constexpr (kBundled) {
-      args.bundles = lists.bundles + first;
-      args.rows_per_list = cut.rows_per_list;
-      args.lists_per_bundle = cut.lists_per_bundle;
+      TakeBundles(lists, cut, first, args);
       args.num_count_lists = first == 0 ? context.step.num_rows * num_kv_heads : 0;
-      columns *= cut.rows_per_list;
     }
     const auto ctas = static_cast<unsigned>(context.device.num_sms() * ctas_per_sm);
     Launch(context.device, "decode attention",

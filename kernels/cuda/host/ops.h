@@ -65,12 +65,12 @@ void AppendKv(Context& context, const AppendKvParams& params);     // block_inde
 size_t RecordMemory(const KvGeometry& geometry);                          // block_index.cu
 void PredictThresholds(Context& context, const ThresholdParams& params);  // pointwise.cu
 // NormHeads, Rope, AppendKv and PredictThresholds of one layer as one kernel, for a step in which
-// every sequence decodes one row. Null `norms`, `rope` or `predict`: the layer has none. Returns
-// false, and does nothing, if it has neither of the last two, or the device or the shapes have no
-// such kernel.
+// every sequence decodes one row, or the rows of one of `num_bundles` bundles (a padded number).
+// Null `norms`, `rope` or `predict`: the layer has none. Returns false, and does nothing, if it has
+// neither of the last two, or the device or the shapes have no such kernel.
 bool AppendDecodeRows(Context& context, const NormHeadsParams* norms, const RopeParams* rope,
-                      const AppendKvParams& append,
-                      const ThresholdParams* predict);  // append_decode.cu
+                      const AppendKvParams& append, const ThresholdParams* predict,
+                      const RowBundle* bundles, int32_t num_bundles);  // append_decode.cu
 // `relative`: there may be rows with relative thresholds.
 void SelectBlocks(Context& context, const SelectBlocksParams& params, const DeviceCounts& counts,
                   bool relative);  // block_select.cu
@@ -92,6 +92,7 @@ struct DecodeLists {
   bool all = false;
   bool even = false;         // they are short, or about equally long: HaveEvenLists()
   bool single_rows = false;  // every sequence decodes one row
+  bool few_rows = false;     // every sequence decodes, the rows of one bundle
   // Rows of a sequence that read the same blocks: device, each decode row in one of them.
   const RowBundle* bundles = nullptr;
   int32_t num_bundles = 0;  // padded; 0: every row is by itself

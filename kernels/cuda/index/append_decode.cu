@@ -1,12 +1,14 @@
 // AppendDecodeRows does NormHeads, Rope, AppendKv and PredictThresholds of a layer as one kernel,
-// for a step in which every sequence decodes one row (eta-semantics.md, "Model" and "Block index").
+// for a step in which every sequence decodes a few rows (eta-semantics.md, "Model" and "Block
+// index").
 // The shapes are those of the four ops: q [R, HQ * d], k and v [R, HKV * d], thresholds [R, HQ]. In
 // a layer with neither norms nor RoPE q and k stay as they are. A layer with a window has neither
 // thresholds nor records.
 //
 // Launches bind: each costs as much as the work, so there is one instead of four. A cluster has
-// one CTA per KV head. The first clusters norm and rotate the keys of kAppendRows rows each, store
-// keys and values, and write the records of the blocks that these fill. The other clusters do so
+// one CTA per KV head. The first clusters norm and rotate the keys of kAppendRows rows each, or of
+// all rows of a sequence, store keys and values, and write the records of the blocks that these
+// fill. The other clusters do so
 // with the queries of kPredictRows rows each and predict. There each CTA multiplies its own heads'
 // queries with their columns of the weight, for all thresholds, and sends each sum to the CTA that
 // adds it up. So a cluster reads the weight once.
@@ -38,6 +40,9 @@ struct DecodeArgs {
   const float* k_norm;  // [d]; likewise
   float eps;
   const float2* angles;  // [R, d / 2]; null: q and k do not turn
+  // A bundle for each sequence, with all its rows; null: every sequence has one row.
+  const RowBundle* bundles;
+  int32_t num_bundles;  // padded
 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -115,6 +120,66 @@ __device__ __forceinline__ void Append(const DecodeArgs& args, const StepView& s
     __syncthreads();
     other.Finish();
   }
+}
+
+// Of all rows that the step has of a sequence. They are no more than a block has tokens, so they
+// fill one at most, and its other tokens are theirs or those of earlier steps.
+template <typename T>
+__device__ __forceinline__ void AppendBundle(const DecodeArgs& args, const StepView& step,
+                                             const RowBundle& bundle, int32_t kv_head) {
+  extern __shared__ __align__(16) float keys[];
+  __shared__ RecordScratch scratch;
+  const AppendArgs& append = args.append;
+  const KvTile& tile = append.tile;
+  const int32_t d = tile.head_dim;
+  const int32_t count = bundle.num_rows * 2;
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto row_of = [&](int32_t i) { return bundle.row_begin + i / 2; };
+  const auto is_value = [](int32_t i) { return i % 2 != 0; };
+  const auto key = [&](int32_t i) { return append.k + row_of(i) * append.k_stride + kv_head * d; };
+  WaitForPrevious();
+  AllowNext();
+  for (int32_t first = warp; first < count; first += kHeldVectors * kWarps) {
+    HeadVector vectors[kHeldVectors];
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      vectors[n].Load(is_value(i) ? append.v + row_of(i) * append.v_stride + kv_head * d : key(i),
+                      d);
+    });
+    if (args.k_norm != nullptr) {
+      HeadVector factors;
+      factors.Load(args.k_norm, d);
+      ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+        if (!is_value(i)) vectors[n].Normalise(factors, d, args.eps);
+      });
+    }
+    if (args.angles != nullptr) {
+      ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+        if (is_value(i)) return;
+        vectors[n].Rotate(args.angles + static_cast<int64_t>(row_of(i)) * (d / 2), d);
+      });
+    }
+    const bool turned = args.k_norm != nullptr || args.angles != nullptr;
+    ForHeldVectors<kWarps>(first, count, [&](int n, int32_t i) {
+      if (turned && !is_value(i)) vectors[n].Store(key(i), d);
+      const StepRow& at = step.rows[row_of(i)];
+      const int32_t block = step.tables[at.table_begin + at.position / tile.block_size];
+      StoreToken<T>(vectors[n], tile, append.tiles, block, kv_head, at.position % tile.block_size,
+                    is_value(i));
+    });
+  }
+  const StepRow& start = step.rows[bundle.row_begin];
+  const int32_t filled = (start.position + bundle.num_rows) / tile.block_size - 1;
+  if (append.records == nullptr || bundle.num_rows == 0 ||
+      filled < start.position / tile.block_size) {
+    return;
+  }
+  BlockRecordWork record(append, step.tables + start.table_begin, filled, kv_head, /*chained=*/true,
+                         keys, scratch);
+  __syncthreads();
+  record.Prepare<T>();
+  record.LoadLast<T>();
+  __syncthreads();
+  record.Finish();
 }
 
 // Norms and rotates the queries that share a KV head, of rows [first_row, end), in place and into
@@ -265,15 +330,19 @@ __host__ __device__ constexpr int32_t Clusters(int32_t num_rows, int32_t rows) {
   return (num_rows + rows - 1) / rows;
 }
 
-template <typename T>
+template <typename T, bool kBundled>
 __global__ void __launch_bounds__(kAppendThreads, 2)
     AppendDecode([[maybe_unused]] DecodeArgs args, [[maybe_unused]] StepView step) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const auto kv_head = static_cast<int32_t>(blockIdx.x);
   const auto cluster = static_cast<int32_t>(blockIdx.y);
-  const int32_t appending = Clusters(step.num_rows, kAppendRows);
+  const int32_t appending = kBundled ? args.num_bundles : Clusters(step.num_rows, kAppendRows);
   if (cluster < appending) {
-    Append<T>(args, step, cluster * kAppendRows, kv_head);
+    if constexpr (kBundled) {
+      AppendBundle<T>(args, step, args.bundles[cluster], kv_head);
+    } else {
+      Append<T>(args, step, cluster * kAppendRows, kv_head);
+    }
   } else {
     Predict(args, step, (cluster - appending) * kPredictRows, kv_head);
   }
@@ -283,9 +352,11 @@ __global__ void __launch_bounds__(kAppendThreads, 2)
 }  // namespace
 
 bool AppendDecodeRows(Context& context, const NormHeadsParams* norms, const RopeParams* rope,
-                      const AppendKvParams& append, const ThresholdParams* predict) {
+                      const AppendKvParams& append, const ThresholdParams* predict,
+                      const RowBundle* bundles, int32_t num_bundles) {
   const KvGeometry& geometry = append.geometry;
   if (predict == nullptr && rope == nullptr) return false;
+  if (bundles != nullptr && geometry.block_size < kBundleRows) return false;
   ThresholdParams thresholds = {};
   if (predict != nullptr) {
     thresholds = *predict;
@@ -315,11 +386,13 @@ bool AppendDecodeRows(Context& context, const NormHeadsParams* norms, const Rope
                            .q_norm = norms == nullptr ? nullptr : norms->q_weight,
                            .k_norm = norms == nullptr ? nullptr : norms->k_weight,
                            .eps = norms == nullptr ? 0.0f : norms->eps,
-                           .angles = rope == nullptr ? nullptr : Angles(context, *rope)};
+                           .angles = rope == nullptr ? nullptr : Angles(context, *rope),
+                           .bundles = bundles,
+                           .num_bundles = num_bundles};
   if (rope != nullptr && args.angles == nullptr) return true;  // no memory: the device says so
   const int32_t num_rows = context.step.num_rows;
-  const auto clusters =
-      static_cast<unsigned>(Clusters(num_rows, kAppendRows) + Clusters(num_rows, kPredictRows));
+  const int32_t appending = bundles != nullptr ? num_bundles : Clusters(num_rows, kAppendRows);
+  const auto clusters = static_cast<unsigned>(appending + Clusters(num_rows, kPredictRows));
   const size_t query_bytes = static_cast<size_t>(kPredictRows * width) * sizeof(float);
   const LaunchShape shape = {
       .grid = {static_cast<unsigned>(kv_heads), clusters},
@@ -327,8 +400,10 @@ bool AppendDecodeRows(Context& context, const NormHeadsParams* norms, const Rope
       .shared_bytes = std::max(query_bytes, RecordSharedBytes(args.append.tile)),
       .cluster = static_cast<unsigned>(kv_heads)};
   WithCacheType(geometry.dtype, [&](auto element) {
-    Launch(context.device, "AppendDecodeRows", shape, AppendDecode<decltype(element)>, args,
-           context.step);
+    Launch(context.device, "AppendDecodeRows", shape,
+           bundles != nullptr ? AppendDecode<decltype(element), true>
+                              : AppendDecode<decltype(element), false>,
+           args, context.step);
   });
   return true;
 }

@@ -28,10 +28,11 @@ struct AppendShape {
   int32_t group = 1;
 };
 
-// Sequences with keys before the step; in the step each brings one row.
+// Sequences with keys before the step; in the step each brings one row, if not more.
 struct Cache {
   AppendShape shape;
-  std::vector<int32_t> positions;
+  std::vector<int32_t> positions;  // of the last row
+  std::vector<int32_t> rows;       // in the step
   std::vector<std::vector<int32_t>> tables;
   std::vector<HostTensor> k;  // [position + 1, HKV * d] of each sequence
   std::vector<HostTensor> v;
@@ -44,6 +45,7 @@ struct Cache {
   int32_t num_blocks = 0;
 
   int32_t kv_cols() const { return shape.geometry.num_kv_heads * shape.geometry.head_dim; }
+  int32_t first_position(size_t s) const { return positions[s] + 1 - rows[s]; }
   int32_t num_heads() const { return shape.geometry.num_kv_heads * shape.group; }
 };
 
@@ -58,6 +60,7 @@ Cache MakeCache(const AppendShape& shape, uint64_t seed) {
     const auto position = static_cast<int32_t>(i % 3 == 1 ? Uniform(random, 1, 4) * b - 1
                                                           : Uniform(random, 0, 3 * b));
     cache.positions.push_back(position);
+    cache.rows.push_back(1);
     const auto deviation = static_cast<float>(std::exp2(UniformReal(random, -4.0, 4.0)));
     cache.k.push_back(Normal(random, position + 1, cache.kv_cols(), deviation));
     cache.v.push_back(Normal(random, position + 1, cache.kv_cols()));
@@ -153,29 +156,36 @@ class CudaAppend : public ::testing::TestWithParam<AppendShape> {
   Stored Step(const Cache& cache, const std::vector<size_t>& sequences, Form form,
               Room room = Room::kRows, Turn turn = Turn::kRotated) {
     const KvLayerView kv = Empty(cache);
-    Fill(cache, cache.positions, kv);
     std::vector<SequenceRows> rows;
-    const auto count = static_cast<int64_t>(sequences.size());
+    std::vector<int32_t> before;
+    for (size_t s = 0; s < cache.rows.size(); ++s) before.push_back(cache.first_position(s));
+    Fill(cache, before, kv);
+    int64_t count = 0;
+    for (const size_t s : sequences) count += cache.rows[s];
     const int64_t num_rows = room == Room::kRows ? count : device_->PaddedRows(count);
     HostTensor q(num_rows, cache.q.cols);
     HostTensor k(num_rows, cache.kv_cols());
     std::ranges::fill(q.data, kPadding);
     std::ranges::fill(k.data, kPadding);
     HostTensor v = k;
-    for (int64_t r = 0; r < count; ++r) {
-      const size_t s = sequences[static_cast<size_t>(r)];
-      const int32_t position = cache.positions[s];
-      std::copy_n(cache.q.row(static_cast<int64_t>(s)), q.cols, q.row(r));
-      std::copy_n(cache.k[s].row(position), k.cols, k.row(r));
-      std::copy_n(cache.v[s].row(position), k.cols, v.row(r));
-      rows.push_back({.row_begin = static_cast<int32_t>(r),
-                      .num_rows = 1,
-                      .position = position,
+    int64_t r = 0;
+    for (const size_t s : sequences) {
+      const int32_t first = cache.first_position(s);
+      const int64_t begin = r;
+      for (int32_t i = 0; i < cache.rows[s]; ++i, ++r) {
+        const auto any = (static_cast<int64_t>(s) + i) % cache.q.rows;
+        std::copy_n(cache.q.row(any), q.cols, q.row(r));
+        std::copy_n(cache.k[s].row(first + i), k.cols, k.row(r));
+        std::copy_n(cache.v[s].row(first + i), k.cols, v.row(r));
+      }
+      rows.push_back({.row_begin = static_cast<int32_t>(begin),
+                      .num_rows = cache.rows[s],
+                      .position = first,
                       .rope_theta = s % 2 == 0 ? 1e4f : 5e5f,
                       .frozen_thresholds = s % 3 == 2 ? cache.frozen.data() : nullptr,
                       .block_table = cache.tables[s]});
     }
-    const std::vector<int32_t> tokens(sequences.size());
+    const std::vector<int32_t> tokens(static_cast<size_t>(count));
     const TensorView q_view = device_.Put(q);
     const TensorView k_view = device_.Put(k);
     const TensorView v_view = device_.Put(v);
@@ -261,6 +271,23 @@ TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStoreWithNormsOfHeads) {
     return Step(cache, AllOf(cache), form, Room::kRows, Turn::kNormed);
   };
   ExpectTheSame(step(Form::kTogether), step(Form::kSeparately));
+}
+
+// Rows of drafts: blocks fill with the last of them, in the middle, or not.
+TEST_P(CudaAppend, OneKernelStoresWhatTheSeparateOpsStoreOfSeveralRows) {
+  Cache cache = MakeCache(GetParam(), 39);
+  const int32_t b = cache.shape.geometry.block_size;
+  for (size_t s = 0; s < cache.rows.size(); ++s) {
+    if (s % 3 == 1 && s % 2 == 0 && cache.positions[s] >= b) cache.positions[s] -= b - 3;
+    const auto rows = static_cast<int32_t>(s % 3 == 1 ? 5 + s % 4 : 1 + s % 8);
+    cache.rows[s] = std::min(rows, cache.positions[s] + 1);
+  }
+  for (const Turn turn : {Turn::kRotated, Turn::kUnrotated, Turn::kNormed}) {
+    for (const Room room : {Room::kRows, Room::kPaddedRows}) {
+      ExpectTheSame(Step(cache, AllOf(cache), Form::kTogether, room, turn),
+                    Step(cache, AllOf(cache), Form::kSeparately, room, turn));
+    }
+  }
 }
 
 TEST_P(CudaAppend, RowsDoNotDependOnTheirBatch) {

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
+#include "kernels/params/layer.h"
+#include "kernels/params/selection.h"
 #include "tests/testing/kernels/attention_case.h"
 #include "tests/testing/kernels/kernel_harness.h"
 
@@ -205,6 +208,95 @@ TEST_F(CudaBundles, Windows) {
       made.window = window;
       made.table = static_cast<int32_t>(Uniform(random, 0, 2));
       ExpectAsTheReference(made);
+    }
+  }
+}
+
+// A layer's cache with one sequence on a device, whose steps turn, store and attend.
+class GrowingSequence {
+ public:
+  GrowingSequence(Device& device, const AttentionCase& made, int32_t rows)
+      : device_(device), made_(made), rows_(rows) {
+    const KvLayout layout = *device->Layout(made.geometry);
+    const auto blocks =
+        static_cast<size_t>(made.sequences[0].num_keys() / made.geometry.block_size + 1);
+    table_.resize(blocks);
+    std::iota(table_.begin(), table_.end(), 0);
+    kv_ = {.tiles = device.Allocate(layout.tile_bytes * blocks)};
+    k_ = device.Empty(rows, made.sequences[0].k.cols, 4);
+    v_ = device.Empty(rows, made.sequences[0].k.cols, 4);
+    q_ = device.Empty(rows, made.q.cols, 4);
+    out_ = device.Empty(rows, made.q.cols, 0, device.activation_dtype());
+  }
+
+  // The rows from `position` on, as a graph from the third step on.
+  HostTensor Decode(int32_t position) {
+    for (int32_t i = 0; i < rows_; ++i) {
+      Upload(made_.sequences[0].k.row(position + i), k_.Rows(i, 1));
+      Upload(made_.sequences[0].v.row(position + i), v_.Rows(i, 1));
+      Upload(made_.q.row(position + i), q_.Rows(i, 1));
+    }
+    const auto blocks = static_cast<size_t>((position + rows_ - 1) / made_.geometry.block_size + 1);
+    const SequenceRows rows = {.num_rows = rows_,
+                               .position = position,
+                               .rope_theta = 1e4f,
+                               .block_table = std::span(table_).first(blocks)};
+    const std::vector<int32_t> tokens(static_cast<size_t>(rows_));
+    device_->Plan({tokens, std::span(&rows, 1)});
+    device_->Rope({.q = q_, .k = k_, .head_dim = made_.geometry.head_dim});
+    device_->AppendKv({.k = k_, .v = v_, .geometry = made_.geometry, .kv = kv_});
+    const AttentionParams attention = {.q = q_,
+                                       .num_query_heads = made_.num_query_heads,
+                                       .geometry = made_.geometry,
+                                       .kv = kv_,
+                                       .softmax_scale = made_.softmax_scale(),
+                                       .gate = Gate::kNone,
+                                       .out = out_,
+                                       .window = made_.window};
+    device_->DecodeAttention(attention);
+    EXPECT_EQ(device_->Finish(), absl::OkStatus());
+    return device_.Get(out_);
+  }
+
+ private:
+  void Upload(const float* row, const TensorView& to) {
+    device_->Upload(reinterpret_cast<std::byte*>(to.data), row,
+                    static_cast<size_t>(to.cols) * sizeof(float));
+  }
+
+  Device& device_;
+  const AttentionCase& made_;
+  int32_t rows_;
+  std::vector<int32_t> table_;
+  KvLayerView kv_;
+  TensorView k_;
+  TensorView v_;
+  TensorView q_;
+  TensorView out_;
+};
+
+// Keys of earlier steps are copied before those of the step are there.
+TEST_F(CudaBundles, AGraphFollowsTheSequence) {
+  Random random(88);
+  for (const BundleShape& shape : kBundleShapes) {
+    for (const int32_t rows : {2, 4, 7}) {
+      const int32_t tokens = (3 * shape.geometry.block_size + 20) / rows * rows;
+      AttentionCase made = MakeBundleCase(random, shape, {{tokens, 1}});
+      made.window = Pick(random, {50, 5000});
+      made.q = Normal(random, tokens, made.q.cols);
+      Device judge({"reference"});
+      GrowingSequence wanted(judge, made, rows);
+      GrowingSequence growing(rounding_, made, rows);
+      for (int32_t position = 0; position < tokens && !HasFailure(); position += rows) {
+        const HostTensor want = wanted.Decode(position);
+        const HostTensor got = growing.Decode(position);
+        for (int32_t i = 0; i < rows; ++i) {
+          EXPECT_TRUE(RelativeError(got.row(i), want.row(i), want.cols) <
+                      2e-3 + RoundingError(rounding_.activation_dtype()))
+              << made.Describe() << "position " << position << " + " << i;
+        }
+      }
+      rounding_.Clear();
     }
   }
 }
