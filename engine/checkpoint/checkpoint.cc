@@ -214,16 +214,20 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path,
     return absl::NotFoundError("the checkpoint's folder or file does not exist");
   }
   if (fs::is_directory(root, error)) return OpenFolder(root.string(), options);
-  return OpenGguf(root.string(), fs::path(path).filename().string(), options);
+  return OpenGguf(path, options);
 }
 
-absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path, const std::string& name,
+absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path,
                                                 const CheckpointOptions& options) {
-  RETURN_IF_ERROR(
-      CheckFolder(fs::path(path).parent_path(), "the folder of the checkpoint's file", path));
   ASSIGN_OR_RETURN(auto file, GgufFile::Open(path));
   Checkpoint checkpoint;
-  RETURN_IF_ERROR(CheckFile(file.file(), name, options, checkpoint.sha256_));
+  for (const InputFile& part : file.files()) {
+    std::error_code error;
+    const fs::path place = fs::canonical(fs::path(path).replace_filename(part.name()), error);
+    if (error) return absl::NotFoundError(absl::StrCat("file ", Quoted(part.name()), " is gone"));
+    RETURN_IF_ERROR(CheckFolder(place.parent_path(), "the folder of the checkpoint's file", place));
+    RETURN_IF_ERROR(CheckFile(part, part.name(), options, checkpoint.sha256_));
+  }
   checkpoint.config_json_ = file.texts().config_json;
   checkpoint.tokenizer_files_ = file.texts().tokenizer_files;
   checkpoint.generation_config_json_ = file.texts().generation_config_json;

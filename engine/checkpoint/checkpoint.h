@@ -1,4 +1,4 @@
-// A model: a folder or a GGUF file.
+// A model: a folder, or a GGUF file or several (gguf/gguf_parts.h).
 //
 // A folder has config.json, a tokenizer, and model.safetensors or, sharded,
 // model.safetensors.index.json ({"weight_map": {"tensor": "file", ...}}) with the files it names.
@@ -36,13 +36,13 @@ struct CheckpointOptions {
 // Move-only. Reads are thread-safe.
 class Checkpoint final : public TensorSource {
  public:
-  // `path`: of a folder, or of a GGUF file, whatever it is called. Reads every file to hash it, a
-  // GGUF file twice: whole, and its tensors by name. Nothing outside the folder is read, symbolic
-  // links followed. NOT_FOUND for a missing file; INVALID_ARGUMENT for a damaged or misleading
-  // index and for files outside the folder; FAILED_PRECONDITION for a digest that is not the
-  // expected one, and for a file that every user may write, or its folder (but for a GGUF file in a
-  // sticky one, both of root or of this process's user); errors of ParseSafetensorsHeader and
-  // GgufFile::Open.
+  // `path`: of a folder, or of a GGUF file, whatever it is called, of several the first. Reads
+  // every file to hash it, a GGUF file twice: whole, and its tensors by name. Nothing outside the
+  // folder is read, symbolic links followed. NOT_FOUND for a missing file; INVALID_ARGUMENT for a
+  // damaged or misleading index and for files outside the folder; FAILED_PRECONDITION for a digest
+  // that is not the expected one, and for a file that every user may write, or its folder (but for
+  // a GGUF file in a sticky one, both of root or of this process's user); errors of
+  // ParseSafetensorsHeader and GgufFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& path,
                                          const CheckpointOptions& options = {});
 
@@ -100,7 +100,7 @@ class Checkpoint final : public TensorSource {
   Checkpoint() = default;
   static absl::StatusOr<Checkpoint> OpenFolder(const std::string& folder,
                                                const CheckpointOptions& options);
-  static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path, const std::string& name,
+  static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path,
                                              const CheckpointOptions& options);
   absl::Status SetFingerprints();
   // Where config.json is of a model that also sees.
@@ -117,7 +117,7 @@ class Checkpoint final : public TensorSource {
   TokenizerFiles tokenizer_files_;
   std::optional<std::string> generation_config_json_;
   std::vector<SafetensorsFile> files_;
-  std::unique_ptr<const GgufFile> gguf_;              // the only file then
+  std::unique_ptr<const GgufFile> gguf_;              // the only files then
   std::unique_ptr<const TensorReader> index_metric_;  // may read from gguf_
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, Place> places_;  // of tensors of the files, by the text model's names

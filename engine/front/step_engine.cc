@@ -7,12 +7,14 @@
 #include <limits>
 #include <new>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/gguf/gguf_parts.h"
 #include "engine/format/compiler/make_format_compiler.h"
 #include "engine/front/warm_up.h"
 #include "engine/model/generation_config.h"
@@ -137,8 +139,11 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   }
   info_.model_name = options_.model_name;
   if (info_.model_name.empty()) {
-    const auto path = std::filesystem::weakly_canonical(options_.model_dir);
-    info_.model_name = (path.extension() == ".gguf" ? path.stem() : path.filename()).string();
+    const std::filesystem::path path = options_.model_dir;
+    std::error_code error;
+    info_.model_name = std::filesystem::is_directory(path, error)
+                           ? std::filesystem::weakly_canonical(path).filename().string()
+                           : GgufModelName(path.filename().string());
   }
   ASSIGN_OR_RETURN(info_.model_fingerprint, ModelFingerprint(of_model, checkpoint));
   info_.tokenizer_fingerprint = checkpoint.tokenizer_fingerprint();

@@ -33,7 +33,7 @@ absl::StatusOr<std::optional<AnswerReader::Options>> PlanAnswer(
     RETURN_IF_ERROR(ValidateChat(*chat, limits));
     format = ToolFormat(*chat, form);
   }
-  if (format) {
+  if (format && !format->of_tools) {
     format->reasoning_begin = form.reasoning_begin;
     format->reasoning_end = form.reasoning_end;
   }

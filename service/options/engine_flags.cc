@@ -12,7 +12,8 @@ namespace eta {
 
 void AddModelFlags(CLI::App& app, EngineOptions& options, std::string& chat_template) {
   app.add_option("--model", options.model_dir,
-                 "The model: a folder in Hugging Face's layout, or a GGUF file")
+                 "The model: a folder in Hugging Face's layout, or a GGUF file (of several the "
+                 "first)")
       ->required()
       ->check(CLI::ExistingPath)
       ->group("Model");

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMaxStreams = 100;                             // of a connection, at a time
 constexpr int kMaxMetadataBytes = 8 << 10;                   // of a call
+constexpr size_t kAnsweredAboveBytes = size_t{1} << 20;      // beyond a method's own limit
 constexpr std::chrono::milliseconds kMaxPingWait{10'000};    // unanswered for so long: peer is gone
 constexpr std::chrono::milliseconds kMinClientPing{20'000};  // who pings faster is sent away
 constexpr std::chrono::milliseconds kMaxIdle{900'000};       // of a connection without calls
@@ -22,11 +23,15 @@ int Milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::clamp<int64_t>(duration.count(), 0, INT32_MAX));
 }
 
-// The transport has one limit for all methods; each call holds its message against its own.
+// The transport has one limit for all methods, and tells a client no more than that one; each call
+// holds its message against its own. Of a message that is not much over it, its call says what is
+// too long.
 int LongestMessage(const ServerOptions& options, bool has_store) {
-  if (!has_store) return options.max_message_bytes;
-  return static_cast<int>(std::max({static_cast<size_t>(options.max_message_bytes),
-                                    kMaxCalibrateBytes, ProfileService::kMaxImportBytes}));
+  const size_t answered = static_cast<size_t>(options.max_message_bytes) + kAnsweredAboveBytes;
+  const size_t longest =
+      has_store ? std::max({answered, kMaxCalibrateBytes, ProfileService::kMaxImportBytes})
+                : answered;
+  return static_cast<int>(std::min<size_t>(longest, INT32_MAX));
 }
 
 std::chrono::milliseconds PingWait(const ServerOptions& options) {

@@ -11,18 +11,25 @@
 #include "engine/base/error.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "service/wire/longest_field.h"
 
 namespace eta {
 
 // INVALID_ARGUMENT (MALFORMED_MESSAGE); RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) for over
-// `max_bytes`.
+// `max_bytes`, with the field that has most of them.
 template <typename Message>
 absl::StatusOr<Message> ParseMessage(const grpc::ByteBuffer& bytes, size_t max_bytes) {
   if (const size_t size = bytes.Length(); size > max_bytes) {
+    const LongestField longest =
+        FindLongestField(bytes, *Message::descriptor()).value_or(LongestField());
     return MakeError(
         absl::StatusCode::kResourceExhausted,
-        absl::StrCat("the message has ", size, " bytes, this method takes ", max_bytes),
+        absl::StrCat("the message has ", size, " bytes, this method takes ", max_bytes,
+                     longest.path.empty()
+                         ? ""
+                         : absl::StrCat(": ", longest.path, " has ", longest.bytes, " of them")),
         {.reason = "MESSAGE_TOO_LARGE",
+         .field = longest.path,
          .metadata = {{"bytes", absl::StrCat(size)}, {"limit", absl::StrCat(max_bytes)}}});
   }
   Message message;

@@ -322,6 +322,14 @@ class Values(unittest.TestCase):
                                    "networkPolicy": {"metricsPeers": [monitoring, picker]}}),
                          [monitoring, picker])
 
+    def test_a_model_is_called_as_the_server_calls_it(self):
+        for path, name in (("/m/folder.x", "folder.x"), ("/m/a.Q8_0.gguf", "a.Q8_0"),
+                           ("/m/a-00001-of-00003.gguf", "a"), ("/m/a-00002-of-00003.gguf", "a-00002-of-00003")):
+            rendered = Rendered({"front": {"enabled": False}, "model": {"path": path}, "inferenceGateway": {
+                "enabled": True, "eventPeers": [{"podSelector": {}}]}})
+            self.assertEqual(rendered.flag("kv_events_topic").rpartition("@")[2], name)
+            self.assertIsNone(rendered.flag("model_name"))
+
     def test_who_may_read_the_events_of_the_cache(self):
         gateway = {"front": {"enabled": False}, "model": {"path": "/models/m"}}
         rendered = Rendered({**gateway, "inferenceGateway": {"enabled": True}})

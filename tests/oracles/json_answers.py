@@ -11,7 +11,6 @@ import concurrent.futures
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -65,23 +64,18 @@ SCHEMAS = {
 }  # fmt: skip
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 class Server:
     def __init__(self, build, folder, streams):
         self.address = f"unix:{folder}/s"
-        self.metrics = f"127.0.0.1:{free_port()}"
         self.log = open(folder / "log", "w+")
         self.process = subprocess.Popen(
             [build / "bin/eta-server", "--model", MODEL, f"--listen={self.address}", "--max_context=2048",
-             f"--max_running={streams}", "--kv_pool_bytes=1GB", f"--metrics_listen={self.metrics}"],
+             f"--max_running={streams}", "--kv_pool_bytes=1GB", "--metrics_listen=127.0.0.1:0"],
             stdout=self.log, stderr=self.log)  # fmt: skip
         for _ in range(300):
-            if "listening on" in pathlib.Path(self.log.name).read_text():
+            said = pathlib.Path(self.log.name).read_text()
+            if "listening on" in said:
+                self.metrics = re.search(r"metrics on (http://[^\s\"]+)", said)[1]
                 return
             if self.process.poll() is not None:
                 break
@@ -90,7 +84,7 @@ class Server:
 
     def costs(self):
         """Seconds so far."""
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics") as page:
+        with urllib.request.urlopen(self.metrics) as page:
             text = page.read().decode()
         return collections.Counter({
             name: sum(map(float, re.findall(rf"^{series}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)))

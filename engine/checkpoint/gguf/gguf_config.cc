@@ -83,9 +83,6 @@ void RefuseUnknown(GgufMetadata& metadata, const std::string& prefix) {
   }
   // Of the order of q_proj and k_proj; both that were ever written mean the same.
   metadata.OptionalText(prefix + "tensor_data_layout");
-  if (metadata.OptionalInteger("split.count", 0, kMaxSize).value_or(1) > 1) {
-    metadata.FailUnsupported("split.count", "over 1 is not supported: join the files first");
-  }
 }
 
 // The file says nothing of norm_topk_prob where llama.cpp norms in any case.

@@ -20,22 +20,11 @@
 namespace eta {
 namespace {
 
-constexpr uint64_t kFirstHeaderBytes = uint64_t{4} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxExperts = 1024;  // of a layer
 constexpr uint64_t kMaxRopeFactorBytes = 1024 * sizeof(float);
 
-// The head, read in pieces that double until it is whole; `bytes` hold what the header looks at.
-absl::StatusOr<GgufHeader> ReadHeader(const InputFile& file, std::string& bytes) {
-  for (uint64_t want = kFirstHeaderBytes;; want <<= 1) {
-    bytes.resize(std::min({want, file.size(), kGgufMaxHeaderBytes}));
-    RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(bytes))));
-    auto header = ParseGgufHeader(bytes, file.size());
-    if (header.status().code() != absl::StatusCode::kOutOfRange) return header;
-  }
-}
-
-absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
+absl::StatusOr<std::vector<float>> ReadRopeFactors(std::span<const InputFile> files,
                                                    const GgufHeader& header) {
   const auto found = header.tensors.find(kGgufRopeFactors);
   if (found == header.tensors.end()) return std::vector<float>();
@@ -46,7 +35,8 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const InputFile& file,
         "GGUF file: tensor 'rope_freqs.weight' must be a list of at most 1024 numbers, as F32");
   }
   std::vector<float> factors(tensor.bytes / sizeof(float));
-  RETURN_IF_ERROR(file.ReadAt(tensor.offset, std::as_writable_bytes(std::span(factors))));
+  RETURN_IF_ERROR(
+      files[tensor.part].ReadAt(tensor.offset, std::as_writable_bytes(std::span(factors))));
   return factors;
 }
 
@@ -79,18 +69,16 @@ void Decrement(std::span<std::byte> floats) {
 }  // namespace
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path, const InputFileOptions& options) {
-  ASSIGN_OR_RETURN(auto input, InputFile::Open(path, options));
-  GgufFile file(std::move(input));
-  const absl::Status read = file.ReadHead();
+  ASSIGN_OR_RETURN(auto parts, OpenGgufParts(path, options));
+  GgufFile file(std::move(parts.files));
+  const absl::Status read = file.Present(parts.header);
   if (read.ok()) return file;
-  return absl::Status(read.code(), absl::StrCat("file ", Quoted(file.file_.name()), ": ",
+  return absl::Status(read.code(), absl::StrCat("file ", Quoted(file.files_.front().name()), ": ",
                                                 std::string(read.message())));
 }
 
-absl::Status GgufFile::ReadHead() {
-  std::string bytes;
-  ASSIGN_OR_RETURN(const auto header, ReadHeader(file_, bytes));
-  ASSIGN_OR_RETURN(const auto factors, ReadRopeFactors(file_, header));
+absl::Status GgufFile::Present(const GgufHeader& header) {
+  ASSIGN_OR_RETURN(const auto factors, ReadRopeFactors(files_, header));
 
   GgufMetadata metadata(header);
   ASSIGN_OR_RETURN(auto tokenizer, ReadGgufTokenizer(metadata));
@@ -206,7 +194,7 @@ absl::StatusOr<std::string> GgufFile::TensorsSha256() const {
                              absl::StrJoin(tensor.shape, "x"), " ", stored.permuted_heads, "\n"));
     for (uint64_t read = 0; read < tensor.bytes; read += piece.size()) {
       piece.resize(std::min<uint64_t>(kPieceBytes, tensor.bytes - read));
-      RETURN_IF_ERROR(file_.ReadAt(tensor.offset + read, piece));
+      RETURN_IF_ERROR(files_[tensor.part].ReadAt(tensor.offset + read, piece));
       hash.Update({reinterpret_cast<const char*>(piece.data()), piece.size()});
     }
   }
@@ -235,7 +223,7 @@ absl::StatusOr<std::vector<std::byte>> GgufFile::Read(const std::string& name) c
   uint64_t written = 0;
   for (uint64_t read = 0; read < tensor.bytes; read += blocks.size()) {
     blocks.resize(std::min<uint64_t>(blocks.size(), tensor.bytes - read));
-    RETURN_IF_ERROR(file_.ReadAt(tensor.offset + read, blocks));
+    RETURN_IF_ERROR(files_[tensor.part].ReadAt(tensor.offset + read, blocks));
     UnpackBlocks(layout, blocks, std::span(data).subspan(written));
     // cannot wrap: a part of `data`
     written += blocks.size() / layout.block_bytes * block_data_bytes;
@@ -251,7 +239,7 @@ absl::StatusOr<StoredTensor> GgufFile::ReadStored(const std::string& name) const
   const int64_t heads = stored->permuted_heads;
   StoredTensor read;
   read.bytes.resize(tensor.bytes);
-  RETURN_IF_ERROR(file_.ReadAt(tensor.offset, read.bytes));
+  RETURN_IF_ERROR(files_[tensor.part].ReadAt(tensor.offset, read.bytes));
   if (heads != 0) {
     read.bytes = InOrder(read.bytes, static_cast<uint64_t>(tensor.shape.front()),
                          static_cast<uint64_t>(heads));

@@ -1,5 +1,5 @@
-// A GGUF file as a checkpoint: tensors by Hugging Face's names, in its order of rows, and its
-// metadata as the files that a Hugging Face folder has.
+// A GGUF file, or a model's several, as a checkpoint: tensors by Hugging Face's names, in its order
+// of rows, and its metadata as the files that a Hugging Face folder has.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/files/input_file.h"
-#include "engine/checkpoint/gguf/gguf_header.h"
+#include "engine/checkpoint/gguf/gguf_parts.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/tensor_reader.h"
 #include "engine/checkpoint/tokenizer_files.h"
@@ -28,13 +28,13 @@ struct GgufTexts {
 // Move-only. Reads are thread-safe.
 class GgufFile {
  public:
-  // Errors of InputFile::Open, ParseGgufHeader, ReadGgufTokenizer and MakeConfigJson; UNIMPLEMENTED
-  // for a tensor that the architectures do not have; INVALID_ARGUMENT for stacks of experts that
-  // are none.
+  // `path`: of a model in several files, of the first. Errors of OpenGgufParts, ReadGgufTokenizer
+  // and MakeConfigJson; UNIMPLEMENTED for a tensor that the architectures do not have;
+  // INVALID_ARGUMENT for stacks of experts that are none.
   static absl::StatusOr<GgufFile> Open(const std::string& path,
                                        const InputFileOptions& options = {});
 
-  const InputFile& file() const { return file_; }
+  const std::vector<InputFile>& files() const { return files_; }  // at least one
   const GgufTexts& texts() const { return texts_; }
   // Of what Read gives: float32 for quantised tensors, and each expert for itself. `begin` is 0.
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
@@ -47,8 +47,8 @@ class GgufFile {
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const;
   // The same without unpacking blocks. Errors of Read.
   absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const;
-  // SHA-256 over names, types, shapes and stored bytes of all tensors, whatever order and places
-  // they have in the file. Metadata is not in it.
+  // SHA-256 over names, types, shapes and stored bytes of all tensors, whatever order, places and
+  // files they have. Metadata is not in it.
   absl::StatusOr<std::string> TensorsSha256() const;
 
  private:
@@ -58,8 +58,8 @@ class GgufFile {
     bool has_one = false;        // a 1 is in every number; Hugging Face's have none
   };
 
-  explicit GgufFile(InputFile file) : file_(std::move(file)) {}
-  absl::Status ReadHead();
+  explicit GgufFile(std::vector<InputFile> files) : files_(std::move(files)) {}
+  absl::Status Present(const GgufHeader& header);
   absl::Status AddTensors(const GgufHeader& header, bool post_norms);
   void AddTensor(const std::string& name, const GgufTensor& tensor, bool index_metric);
   absl::Status AddExperts(const std::string& name, const GgufTensor& stack,
@@ -68,7 +68,7 @@ class GgufFile {
   absl::Status PermuteHeads(const std::string& name, int64_t heads);
   absl::StatusOr<const Stored*> Find(const std::string& name) const;
 
-  InputFile file_;
+  std::vector<InputFile> files_;
   GgufTexts texts_;
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, TensorInfo> metric_tensors_;

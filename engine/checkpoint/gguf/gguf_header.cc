@@ -11,12 +11,12 @@
 #include "engine/base/files/input_file.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
+#include "engine/checkpoint/gguf/gguf_metadata.h"
 #include "engine/checkpoint/gguf/gguf_reader.h"
 
 namespace eta {
 namespace {
 
-constexpr char kAlignment[] = "general.alignment";
 constexpr uint64_t kMaxDimension = uint64_t{1} << 40;
 
 absl::Status Invalid(const std::string& sentence) {
@@ -74,9 +74,12 @@ class HeaderParser {
     }
     if (!reader_.ok()) return TooShort();
     RETURN_IF_ERROR(CheckVersion());
-    if (tensors < 1 || tensors > kGgufMaxTensors) return Invalid("has not 1 to 100000 tensors");
+    if (tensors > kGgufMaxTensors) return Invalid("has over 100000 tensors");
     if (entries > kGgufMaxEntries) return Invalid("has over 65536 metadata entries");
     for (uint64_t i = 0; i < entries; ++i) RETURN_IF_ERROR(ReadEntry());
+    if (tensors == 0 && !header_.metadata.contains(gguf_key::kSplitCount)) {
+      return Invalid("has no tensors");
+    }
     for (uint64_t i = 0; i < tensors; ++i) RETURN_IF_ERROR(ReadTensor());
     RETURN_IF_ERROR(PlaceTensors());
     return std::move(header_);
@@ -201,7 +204,7 @@ class HeaderParser {
   }
 
   absl::StatusOr<uint64_t> Alignment() const {
-    const auto found = header_.metadata.find(kAlignment);
+    const auto found = header_.metadata.find(gguf_key::kAlignment);
     if (found == header_.metadata.end()) return kGgufAlignment;
     if (found->second.type == GgufType::kUint32) {
       const uint64_t alignment = GgufReader(found->second.bytes).Number<uint32_t>();

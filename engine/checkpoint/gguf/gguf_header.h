@@ -6,7 +6,8 @@
 //
 // The data starts at the next multiple of general.alignment. The tensors, sorted by offset, must
 // cover it without an overlap or a hole, but for the padding up to that multiple, so a file has one
-// reading only. Source: docs/gguf.md of ggml.
+// reading only. A file that is one of several (split.count) may have no tensors. Source:
+// docs/gguf.md of ggml.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,8 @@ struct GgufValue {
   GgufType element_type = GgufType::kUint8;  // of a list
   uint64_t elements = 0;                     // of a list
   std::string_view bytes;  // of a number; of a string without its length; of all elements of a list
+
+  bool operator==(const GgufValue&) const = default;
 };
 
 struct GgufTensor {
@@ -62,6 +65,7 @@ struct GgufTensor {
   std::vector<int64_t> shape;  // outermost first, as everywhere else here
   uint64_t offset = 0;         // bytes from the start of the file
   uint64_t bytes = 0;          // as stored
+  size_t part = 0;             // of a model in several files (gguf_parts.h): which one has it
 };
 
 struct GgufHeader {

@@ -16,6 +16,12 @@ namespace eta {
 namespace gguf_key {
 
 inline constexpr char kArchitecture[] = "general.architecture";
+inline constexpr char kAlignment[] = "general.alignment";
+
+// Of a model in several files (gguf_parts.h).
+inline constexpr char kSplitNumber[] = "split.no";
+inline constexpr char kSplitCount[] = "split.count";
+inline constexpr char kSplitTensors[] = "split.tensors.count";
 
 // Behind the architecture and a dot.
 inline constexpr char kBlocks[] = "block_count";

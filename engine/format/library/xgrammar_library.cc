@@ -18,6 +18,7 @@
 #include "engine/format/guide/bound_format.h"
 #include "engine/format/library/choice_grammar.h"
 #include "engine/format/library/grammar_library.h"
+#include "engine/format/library/regex_sets.h"
 #include "engine/format/library/xgrammar_log.h"
 #include "engine/format/library/xgrammar_matcher.h"
 #include "engine/format/schema/schema_check.h"
@@ -132,7 +133,9 @@ class XgrammarLibrary final : public GrammarLibrary {
       case AnswerFormatKind::kJsonObject:
         return schema(kAnyObject);
       case AnswerFormatKind::kRegex:
-        return compiler.CompileRegex(format.source);
+        // An error is of the caller's own text.
+        static_cast<void>(xgrammar::Grammar::FromRegex(format.source));
+        return compiler.CompileRegex(WithJavaScriptSets(format.source));
       case AnswerFormatKind::kGrammar:
         return CompileGrammar(compiler, format.source);
       case AnswerFormatKind::kChoice:

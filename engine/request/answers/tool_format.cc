@@ -50,14 +50,16 @@ std::string Tag(const std::string& begin, const std::string& content, std::strin
                       Quote(end), "}");
 }
 
+// What stands between the reasoning and the call.
+constexpr char kBetweenMessages[] = "<|end|><|start|>assistant";
+
 // Builds formats for one chat.
 class Builder {
  public:
   Builder(const AnswerForm& form, std::vector<const Tool*> tools)
       : form_(form), tools_(std::move(tools)) {
-    if (form.calls != CallSyntax::kBare) {
-      mark_ = form.calls == CallSyntax::kTagged ? kTagBegin : kMistralCalls;
-    }
+    if (form.calls == CallSyntax::kTagged) mark_ = kTagBegin;
+    if (form.calls == CallSyntax::kMistral) mark_ = kMistralCalls;
     // Of Mistral's list "[" is the list's, and so is "]" of the end.
     is_list_ = form.calls == CallSyntax::kMistral && form.end.ends_with("]");
   }
@@ -76,6 +78,24 @@ class Builder {
     if (form_.calls != CallSyntax::kTagged) return OneOrMore(Either(groups));
     return OneOrMore(
         Sequence({Either(groups), R"({"type":"optional","content":)" + ConstText("\n") + "}"}));
+  }
+
+  // One message to a tool; what ends it ends the answer. Templates name the tool before the
+  // channel, and models behind it.
+  std::string MessageToTool() const {
+    std::vector<std::string> messages;
+    for (const Tool* tool : tools_) {
+      const std::string to = form_.begin + tool->name;
+      for (const std::string& header : {absl::StrCat(kMessageChannel, "commentary ", to, " ",
+                                                     kMessageConstrain, "json", kMessageText),
+                                        absl::StrCat(" ", to, form_.middle)}) {
+        std::vector<std::string> elements;
+        AddPieces(header, elements);
+        elements.push_back(SchemaOf(*tool));
+        messages.push_back(Sequence(elements));
+      }
+    }
+    return Either(messages);
   }
 
   // Free text with calls.
@@ -153,11 +173,11 @@ class Builder {
   bool is_list_ = false;
 };
 
+}  // namespace
+
 bool MustCall(const Chat& chat) {
   return chat.tool_to_call || chat.tool_choice == ToolChoice::kRequired;
 }
-
-}  // namespace
 
 bool WantsToolFormat(const Chat& chat) {
   if (MustCall(chat)) return !chat.tools.empty();
@@ -185,11 +205,15 @@ std::optional<AnswerFormat> ToolFormat(const Chat& chat, const AnswerForm& form)
     tools.push_back(&loose.back());
   }
   const Builder builder(form, std::move(tools));
+  const bool is_message = form.calls == CallSyntax::kChannel;
   AnswerFormat format{.kind = AnswerFormatKind::kStructuralTag, .source = {}, .choices = {}};
   format.source = absl::StrCat(R"({"type":"structural_tag","format":)",
-                               must_call ? builder.Calls() : builder.TextWithCalls(), "}");
+                               !must_call   ? builder.TextWithCalls()
+                               : is_message ? builder.MessageToTool()
+                                            : builder.Calls(),
+                               "}");
   format.reasoning_begin = form.reasoning_begin;
-  format.reasoning_end = form.reasoning_end;
+  format.reasoning_end = is_message ? kBetweenMessages : form.reasoning_end;
   format.of_tools = true;
   return format;
 }

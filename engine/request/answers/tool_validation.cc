@@ -113,10 +113,10 @@ absl::Status CheckToolCalls(const ChatMessage& message, const std::string& field
 absl::Status CheckToolsOfModel(const Chat& chat, const AnswerForm& form) {
   if (chat.tools.empty()) return absl::OkStatus();
   if (!form.shows_tools) return Unsupported("this model's chat template shows no tools");
-  if (form.calls == CallSyntax::kChannel && WantsToolFormat(chat)) {
+  if (form.calls == CallSyntax::kChannel && WantsToolFormat(chat) && !MustCall(chat)) {
     return Unsupported(
-        "calls of this model's messages are read, but no answer is bound to them: tool_choice "
-        "required, one tool alone and strict tools are not supported with it");
+        "strict tools are not supported with this model but under tool_choice required or by name: "
+        "among other messages no call is bound");
   }
   if (form.calls != CallSyntax::kNone || chat.tool_choice == ToolChoice::kNone) {
     return absl::OkStatus();

@@ -470,7 +470,7 @@ TEST_F(CalibrateTest, TokensOverTheLimitAreRefused) {
       "samples");
 }
 
-// bad input: Messages | over 1 MiB; with a store, Calibrate over 8 MiB, ImportProfile over 5 MiB |
+// bad input: Messages | over 2 MiB; with a store, Calibrate over 8 MiB, ImportProfile over 5 MiB |
 //   RESOURCE_EXHAUSTED: by the gRPC library without details, below its limit MESSAGE_TOO_LARGE |
 //   BadProfileTest.MessagesOverTheLimitOfTheirMethod
 TEST_F(CalibrateTest, MessagesAreHeldAgainstTheLimitOfTheirMethod) {

@@ -22,8 +22,13 @@ constexpr int kVocabulary = 8192;
 
 TEST_F(BadInputTest, MessagesOverTheLimit) {
   GenericCall call(channel_, kGenerateMethod);
-  EXPECT_EQ(call.Exchange(std::string((1 << 20) + 1, 'x')).error_code(),
+  EXPECT_EQ(call.Exchange(std::string((2 << 20) + 1, 'x')).error_code(),
             StatusCode::RESOURCE_EXHAUSTED);
+  v1::GenerateRequest request = Ask("Once");
+  request.mutable_format()->set_json_schema(std::string(1 << 20, ' '));
+  const grpc::Status status = Answer(request);
+  EXPECT_THAT(status, FailsWith(StatusCode::RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE"));
+  EXPECT_EQ(FieldOf(status), "format.json_schema");
 }
 
 TEST_F(BadInputTest, PromptAndAnswerOverTheContext) {

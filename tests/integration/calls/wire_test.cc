@@ -71,9 +71,41 @@ TEST_F(WireTest, UnknownFieldsAreIgnored) {
   EXPECT_TRUE(client.Finish().ok());
 }
 
+// bad input: Messages | over 1 MiB, by less than another | RESOURCE_EXHAUSTED, MESSAGE_TOO_LARGE,
+//   with the field that has most of the bytes | BadInputTest.MessagesOverTheLimit
 TEST_F(WireTest, AMessageOverTheLimitIsRefused) {
-  const grpc::Status status = SendBytes(std::string((1 << 20) + 1, 'x'));
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  constexpr size_t kLimit = 1 << 20;
+  const auto refused = [this](const std::string& bytes) {
+    const grpc::Status status = SendBytes(bytes);
+    EXPECT_THAT(status, FailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE"));
+    EXPECT_EQ(MetadataOf(status, "limit"), std::to_string(kLimit));
+    return FieldOf(status);
+  };
+  v1::GenerateRequest request = Ask("x");
+  request.mutable_format()->set_json_schema(std::string(kLimit, ' '));
+  EXPECT_EQ(refused(request.SerializeAsString()), "format.json_schema");
+  request = {};
+  request.mutable_token_ids()->mutable_ids()->Resize(600'000, 500);
+  EXPECT_EQ(refused(request.SerializeAsString()), "token_ids.ids");
+  request = {};
+  for (const size_t bytes : {size_t{400'000}, kLimit, size_t{1}}) {
+    request.mutable_chat()->add_messages()->set_text(std::string(bytes, 'x'));
+  }
+  EXPECT_EQ(refused(request.SerializeAsString()), "chat.messages[1].text");
+  request.mutable_chat()->mutable_messages(1)->set_text(std::string(kLimit / 2, 'x'));
+  request.mutable_chat()->mutable_messages(2)->set_text(std::string(kLimit / 2, 'x'));
+  EXPECT_EQ(refused(request.SerializeAsString()), "chat") << "no message has most of it";
+  request = Ask(std::string(kLimit / 2, 'x'));
+  request.mutable_format()->set_regex(std::string(kLimit / 2, 'x'));
+  EXPECT_EQ(refused(request.SerializeAsString()), "") << "no field has most of it";
+  EXPECT_EQ(refused(std::string(kLimit + 1, 'x')), "") << "no message at all";
+  EXPECT_EQ(refused(std::string(kLimit + 1, '\xff')), "");
+  std::string cut = request.SerializeAsString();
+  cut.resize(kLimit + 1);
+  EXPECT_EQ(refused(cut), "");
+  EXPECT_EQ(SendBytes(std::string(2 * kLimit + 1, 'x')).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << "gRPC's own";
   EXPECT_EQ(engine_->submissions(), 0);
   ExpectGoodCall();
 }

@@ -74,7 +74,7 @@
 {{- if include "eta-server.publishesEvents" . }}
 - --kv_events=tcp://{{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.eventsPort }}
 - --kv_events_replay=tcp://{{ .Values.server.listenHost }}:{{ .Values.inferenceGateway.replayPort }}
-- --kv_events_topic=kv@$(POD_IP):{{ .Values.inferenceGateway.port }}@{{ .Values.model.name | default (base .Values.model.path) }}
+- --kv_events_topic=kv@$(POD_IP):{{ .Values.inferenceGateway.port }}@{{ include "eta-server.modelName" . }}
 # The NetworkPolicy says who reaches them.
 - --allow_network_kv_events
 {{- end }}

@@ -36,7 +36,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range .Values.gateway.models -}}
 {{- $listen := printf "%s:%v" $.Values.server.listenHost .port -}}
 {{- if or .name .attention -}}
-{{- $listen = printf "%s=%s" $listen (default (default (base $.Values.model.path) $.Values.model.name) .name) -}}
+{{- $listen = printf "%s=%s" $listen (default (include "eta-server.modelName" $) .name) -}}
 {{- end -}}
 {{- with .attention }}{{ $listen = printf "%s:%s" $listen . }}{{ end -}}
 {{- $listens = append $listens $listen -}}

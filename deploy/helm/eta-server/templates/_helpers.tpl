@@ -17,6 +17,12 @@ app.kubernetes.io/name: {{ include "eta-server.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* What the server calls its model. */}}
+{{- define "eta-server.modelName" -}}
+{{- $file := base .Values.model.path -}}
+{{- .Values.model.name | default (regexReplaceAll "(-00001-of-[0-9]{5})?\\.gguf$" $file "") -}}
+{{- end -}}
+
 {{- define "eta-server.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "eta-server.selectorLabels" . }}
@@ -158,7 +164,7 @@ seccompProfile:
 {{- $names := list -}}
 {{- range $models -}}
 {{- $taken = append $taken (int .port) -}}
-{{- $names = append $names (default (default (base $.Values.model.path) $.Values.model.name) .name) -}}
+{{- $names = append $names (default (include "eta-server.modelName" $) .name) -}}
 {{- end -}}
 {{- if and .Values.gateway.enabled (lt (len (uniq $taken)) (len $taken)) -}}
 {{- fail "gateway.models: ports must differ from one another, and from those of front, server and metrics" -}}

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/chat/tools/form_probe.h"
 #include "engine/format/compiler/helper_compiler.h"
+#include "engine/request/answers/tool_format.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/status_reason.h"
@@ -111,6 +113,35 @@ TEST_F(GrammarLibraryTest, RegularExpressions) {
          {"A-1", "AB-", "xAB-1", "AB-1x"});
   // They match from end to end, whatever anchors say.
   Expect({.kind = Kind::kRegex, .source = "^foo$"}, {"foo"}, {"foox", "xfoo"});
+}
+
+TEST_F(GrammarLibraryTest, SetsOfRegularExpressionsAreThoseOfJavaScript) {
+  Expect({.kind = Kind::kRegex, .source = "a.b"}, {"a.b", "a b", "a\u00e9b"}, {"a\nb", "ab"});
+  Expect({.kind = Kind::kRegex, .source = "a[.]b"}, {"a.b"}, {"axb"});
+  Expect({.kind = Kind::kRegex, .source = "a\\.b"}, {"a.b"}, {"axb"});
+  Expect({.kind = Kind::kRegex, .source = "a[\\].]b"}, {"a]b", "a.b"}, {"axb", "a\\b"});
+  Expect({.kind = Kind::kRegex, .source = "a[^\\s_]b"}, {"axb"}, {"a_b", "a b", "a\nb"});
+  struct Case {
+    const char* regex;
+    std::string_view good, bad;  // what may stand between a and b, character by character
+  };
+  for (const Case& one : {Case{"a.b", " \t\v.", "\n\r"}, Case{"a\\sb", " \t\n\v\f\r", "x"},
+                          Case{"a\\Sb", "x_", " \t\n\v\f\r"}, Case{"a[\\s_]b", " _\n", "x"},
+                          Case{"a[\\S ]b", "x ", "\n\t"}, Case{"a[\\s\\S]b", "x \n", ""}}) {
+    const auto format = Make({.kind = Kind::kRegex, .source = one.regex});
+    const auto takes = [&](std::string_view text) { return format->Check(text).ok(); };
+    for (const char c : one.good)
+      EXPECT_TRUE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
+    for (const char c : one.bad)
+      EXPECT_FALSE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
+    const bool spaces = one.good.find('\n') != std::string_view::npos;
+    for (const std::string text : {"a\u2028b", "a\u2029b"}) EXPECT_EQ(takes(text), spaces);
+  }
+  const auto word = Make({.kind = Kind::kRegex, .source = "\\S+"});
+  EXPECT_FALSE(word->Check("a\u3000b").ok());
+  EXPECT_TRUE(word->Check("a\u3001b").ok());
+  EXPECT_NE(Refusal({.kind = Kind::kRegex, .source = "..(a"}).find("position 5"),
+            std::string::npos);
 }
 
 // bad input: Formats of answers | a regular expression with look-around, references back, flags,
@@ -282,6 +313,77 @@ TEST_F(GrammarLibraryTest, ReasoningComesBeforeTheFormat) {
                                .reasoning_end = "</think>"};
   Expect(format, {"12", "<think>so\n</think>12", "<think></think>1"},
          {"x", "<think>12", "<think>1</think>x", "12<think></think>"});
+}
+
+// A model that answers by messages, after reasoning or at once.
+TEST_F(GrammarLibraryTest, ARequiredCallIsOneMessageToATool) {
+  FormatVocabulary vocabulary = vocabulary_;
+  AnswerForm form;
+  form.shows_tools = form.channels = true;
+  form.calls = CallSyntax::kChannel;
+  form.begin = "to=functions.";
+  form.middle = "<|channel|>commentary json<|message|>";
+  form.reasoning_begin = "<|channel|>analysis<|message|>";
+  form.reasoning_end = "<|end|><|start|>assistant<|channel|>final<|message|>";
+  for (const std::string& mark : MarksOf(form)) {
+    const auto id = static_cast<int32_t>(vocabulary.tokens.size());
+    vocabulary.tokens.push_back(mark);
+    vocabulary.special.push_back(id);
+    if (mark == kMessageCall || mark == kMessageReturn) vocabulary.ends.push_back(id);
+    form.marks.push_back({.id = id, .text = mark});
+  }
+  vocabulary.size += 7;
+  auto made = MakeGrammarLibrary(vocabulary);
+  ASSERT_TRUE(made.ok()) << made.status();
+  library_ = *std::move(made);
+
+  Chat chat;
+  chat.tools = {{.name = "f",
+                 .parameters_json = R"({"type":"object","properties":{"a":)"
+                                    R"({"type":"integer"}},"required":["a"]})"},
+                {.name = "g"}};
+  // Whether a call of `chat` may be so, by tokens of which marks are one each, and end there.
+  const auto takes = [&](std::string_view text) {
+    const auto guide = Make(*ToolFormat(chat, form))->NewGuide(/*in_reasoning=*/false);
+    while (!text.empty()) {
+      std::string_view piece = text.substr(0, 1);
+      for (const auto& mark : form.marks) {
+        if (text.starts_with(mark.text)) piece = mark.text;
+      }
+      const int32_t token = TokenOf(vocabulary, piece);
+      const bool masked = Has(MaskOf(*guide, vocabulary), token);
+      EXPECT_EQ(masked, guide->Accept(token)) << text;
+      if (!masked) return false;
+      text.remove_prefix(piece.size());
+    }
+    const auto mask = MaskOf(*guide, vocabulary);
+    for (const int32_t end : vocabulary.ends) EXPECT_EQ(Has(mask, end), guide->Complete());
+    return guide->Complete();
+  };
+  const std::string thought = "<|channel|>analysis<|message|>so {<|end|><|start|>assistant";
+  const std::string f =
+      "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\":1}";
+  const std::string g = " to=functions.g<|channel|>commentary json<|message|>{}";
+  for (const auto choice : {true, false}) {
+    if (choice) {
+      chat.tool_choice = ToolChoice::kRequired;
+    } else {
+      chat.tool_choice.reset();
+      chat.tool_to_call = "f";
+    }
+    EXPECT_TRUE(takes(f));
+    EXPECT_TRUE(takes(thought + f));
+    EXPECT_EQ(takes(g), choice);
+    EXPECT_EQ(takes(thought + g), choice);
+    EXPECT_FALSE(takes(thought + thought + f)) << "it has thought";
+    EXPECT_FALSE(takes("<|channel|>final<|message|>x"));
+    EXPECT_FALSE(takes(thought + "<|channel|>final<|message|>x"));
+    EXPECT_FALSE(takes(f.substr(0, f.size() - 2) + "null}"));
+    EXPECT_FALSE(takes(f + "<|end|>")) << "one call ends the answer";
+    EXPECT_FALSE(takes("<|channel|>commentary to=functions.h <|constrain|>json<|message|>{}"));
+    EXPECT_FALSE(takes(""));
+    EXPECT_FALSE(takes(thought));
+  }
 }
 
 TEST_F(GrammarLibraryTest, ChecksNameWhereAnAnswerLeavesItsFormat) {

@@ -166,6 +166,14 @@ TEST(ToolValidation, TheModelsTemplateHasToKnowTools) {
   EXPECT_THAT(refusal(chat, form), HasSubstr("not read here"));
   form.calls = CallSyntax::kBare;
   EXPECT_EQ(refusal(chat, form), "");
+  form.calls = CallSyntax::kChannel;
+  EXPECT_EQ(refusal(chat, form), "") << "one by name";
+  Chat strict = chat;
+  strict.tool_to_call.reset();
+  strict.tools[0].strict = true;
+  EXPECT_THAT(refusal(strict, form), HasSubstr("strict tools are not supported"));
+  strict.tool_choice = ToolChoice::kRequired;
+  EXPECT_EQ(refusal(strict, form), "");
   form.calls = CallSyntax::kNone;
   chat.tool_to_call.reset();
   chat.tool_choice = ToolChoice::kNone;

@@ -228,8 +228,8 @@ TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {
   EXPECT_EQ(Floats(file.Read(name)), tiny.tensors.at(name));
 }
 
-// bad input: GGUF | unknown architecture, keys or tensors; experts, one of several files |
-//   UNIMPLEMENTED, named
+// bad input: GGUF | unknown architecture, keys or tensors; experts | UNIMPLEMENTED,
+//   named
 TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     TinyGguf tiny;
@@ -253,8 +253,6 @@ TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   }
   ExpectError(with([](auto& f) { f.Set("llama.ssm.conv_kernel", uint32_t{4}); }), kUnimplemented,
               "'llama.ssm.conv_kernel' is not known");
-  ExpectError(with([](auto& f) { f.Set("split.count", uint32_t{2}); }), kUnimplemented,
-              "'split.count' over 1 is not supported: join the files first");
   ExpectError(with([](auto& f) { f.Set("llama.rope.dimension_count", uint32_t{16}); }),
               kUnimplemented, "'llama.rope.dimension_count' must be the size of a head, 32");
   ExpectError(with([](auto& f) { f.At("output_norm.weight").name = "blk.0.attn_qkv.weight"; }),
