@@ -83,16 +83,15 @@ std::vector<int32_t> Lengths(const Options& options, int32_t rows) {
   return lengths;
 }
 
-// How the last steps of two, of `rows` rows, differ, in words; empty if they agree as far as
-// rounding lets them. `exact`: both compute in float32. `most`: of logits.
-std::string Differences(DecodeCase& ours, DecodeCase& theirs, int32_t rows, bool exact,
-                        double most) {
+// How the last steps of two differ, in words; empty if they agree as far as rounding lets them.
+// `exact`: both compute in float32. `most`: of logits.
+std::string Differences(DecodeCase& ours, DecodeCase& theirs, bool exact, double most) {
   if (std::abs(ours.UnionDensity() - theirs.UnionDensity()) > (exact ? 0.01 : 0.02) ||
       std::abs(ours.HeadDensity() - theirs.HeadDensity()) > (exact ? 0.01 : 0.02)) {
     return absl::StrCat("union density ", ours.UnionDensity(), ", the reference's is ",
                         theirs.UnionDensity());
   }
-  for (int32_t row = 0; row < rows; ++row) {
+  for (int32_t row = 0; row < ours.num_rows(); ++row) {
     const std::vector<float> got = ours.Logits(row);
     const std::vector<float> want = theirs.Logits(row);
     double error = 0.0;
@@ -155,7 +154,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
         one->SetThreshold(1.5f + 0.03f * static_cast<float>(i));
         one->RunOnce();
       }
-      differences = Differences(ours, theirs, 2 * rows_each, exact, most);
+      differences = Differences(ours, theirs, exact, most);
       if (differences.empty()) break;
     }
     if (!differences.empty()) Fail(differences);

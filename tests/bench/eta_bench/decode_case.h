@@ -73,8 +73,8 @@ class DecodeCase {
       once_ += longest;
       full_blocks_ += longest / block_size_;
       for (const LayerKind& layer : config.layers) {
-        if (layer.window > 0)
-          seen_in_windows_ += std::min(layer.window + row.num_rows - 1, longest);
+        if (layer.window == 0) continue;
+        seen_in_windows_ += std::min(layer.window + row.num_rows - 1, longest);
       }
     }
     num_rows_ = count * static_cast<size_t>(rows_each_);
@@ -170,11 +170,12 @@ class DecodeCase {
   }
 
   // The keys, and the full blocks, of a step's sequences in all full layers together: what one row
-  // of each reads at most; and the keys that rows see in layers with a window, each once.
+  // of each reads at most. And the keys that their rows see in layers with a window.
   double num_tokens() const { return num_full_layers() * once_; }
   double num_full_blocks() const { return num_full_layers() * static_cast<double>(full_blocks_); }
   double tokens_in_windows() const { return seen_in_windows_; }
   int32_t num_full_layers() const { return model_->config().num_full_layers(); }
+  int32_t num_rows() const { return static_cast<int32_t>(num_rows_); }
 
   // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
   // the embedding, of which it reads one row per token if it is not the head too, and experts, of
