@@ -70,7 +70,7 @@ if [ "$suites" -eq 1 ]; then
     run "$(basename "$binary"), cuda" env ETA_CUDA_BATCHES="$batches" "$binary" \
       --gtest_filter='*cuda_*:*Cuda*:GreedyText.*:Golden*Files.*'
     run "$(basename "$binary"), engine on cuda" env ETA_TEST_BACKEND=cuda "$binary" \
-      --gtest_filter='EngineTest.*:Pipeline.*:Prefill.*:CacheFormats.*:FileFormats.*:NthFailpoint.*Device*:*SpeculationOnADevice*'
+      --gtest_filter='EngineTest.*:Pipeline.*:Prefill.*:CacheFormats.*:FileFormats.*:*ServedFamilies.*:NthFailpoint.*Device*:*SpeculationOnADevice*'
   done
 fi
 

@@ -53,12 +53,12 @@ ModelShape Shape(const Options& options) {
           options.shape.kv_heads,
           options.shape.head_dim,
           options.shape.block,
+          options.window,
+          options.window_period,
           options.context,
           options.experts,
           options.experts_per_token,
-          options.expert_ffn,
-          options.window,
-          options.window_period};
+          options.expert_ffn};
 }
 
 // `blocks_each`: how many of the table are for a sequence. It takes as many as it has tokens for.

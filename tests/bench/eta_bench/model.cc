@@ -41,20 +41,20 @@ std::string Config(const ModelShape& shape) {
                  {"bos_token_id", 1},
                  {"eos_token_id", 2},
                  {"eta_block_size", shape.block}};
-  if (shape.experts > 0) {
-    config["model_type"] = "qwen3_moe";
-    config["sliding_window"] = nullptr;
-    config["num_experts"] = shape.experts;
-    config["num_experts_per_tok"] = shape.experts_per_token;
-    config["moe_intermediate_size"] = shape.expert_ffn;
-    config["norm_topk_prob"] = true;
-  } else if (shape.window > 0) {
+  if (shape.window > 0) {
     config["model_type"] = "gemma3_text";
     config["sliding_window"] = shape.window;
     config["sliding_window_pattern"] = shape.window_period;
     config["query_pre_attn_scalar"] = shape.head_dim;
     config["tie_word_embeddings"] = true;
     config["dtype"] = "bfloat16";
+  } else if (shape.experts > 0) {
+    config["model_type"] = "qwen3_moe";
+    config["sliding_window"] = nullptr;
+    config["num_experts"] = shape.experts;
+    config["num_experts_per_tok"] = shape.experts_per_token;
+    config["moe_intermediate_size"] = shape.expert_ffn;
+    config["norm_topk_prob"] = true;
   } else {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";

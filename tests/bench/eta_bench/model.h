@@ -20,12 +20,12 @@ struct ModelShape {
   int32_t kv_heads = 4;
   int32_t head_dim = 64;
   int32_t block = 64;
+  int32_t window = 0;         // more than 0: a Gemma 3, whose layers have it
+  int32_t window_period = 6;  // but for every so many-th, a full one
   int32_t max_context = 131072;
   int32_t experts = 0;  // more than 0: a Qwen3-MoE, with experts in every layer
   int32_t experts_per_token = 8;
   int32_t expert_ffn = 768;
-  int32_t window = 0;         // more than 0: a Gemma 3, whose layers have it
-  int32_t window_period = 6;  // but for every so many-th, a full one
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is

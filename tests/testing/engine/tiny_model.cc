@@ -54,6 +54,11 @@ nlohmann::json Config(const TinyModelOptions& o) {
       config["query_pre_attn_scalar"] = o.head_dim;
       if (!o.sliding_window) config.erase("sliding_window");
     }
+    if (o.model_type == "gpt_oss") {
+      config["rope_scaling"] = {{"rope_type", "yarn"},
+                                {"factor", 2.0},
+                                {"original_max_position_embeddings", o.max_context / 2}};
+    }
     if (o.no_rope_layer_interval) config["no_rope_layer_interval"] = *o.no_rope_layer_interval;
   } else if (o.has_predictor) {
     config["eta_beta"] = 5.0;
