@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher.h"
 #include "engine/batching/blocks/block_pool.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/passes/background_pacer.h"
 #include "engine/passes/pass_lane.h"
 #include "engine/request/observer.h"

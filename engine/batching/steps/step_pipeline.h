@@ -38,11 +38,14 @@
 #include "engine/batching/formats/mask_crew.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/request/observer.h"
 #include "engine/request/shadow/shadow_sampler.h"
 
 namespace eta {
+
+struct RunningStep;
+struct StepMember;
 
 class StepPipeline {
  public:
@@ -107,30 +110,23 @@ class StepPipeline {
   Sequence& latest() const;  // the sequence of the latest rank in it
 
  private:
-  struct Member;
-  struct DrawnRow;
-  struct Ending;
-  struct Step;
-
-  absl::Status Note(Step& step);
-  void BeginMasks(Step& step);
-  void AwaitMasks(Step& step);
-  void ChooseShadow(Step& step);
-  bool TakeShadow(Step& step, Clock::time_point now);
-  void DrawTokens(Step& step);
+  absl::Status Note(RunningStep& step);
+  void BeginMasks(RunningStep& step);
+  void AwaitMasks(RunningStep& step);
+  void ChooseShadow(RunningStep& step);
+  bool TakeShadow(RunningStep& step, Clock::time_point now);
+  void DrawTokens(RunningStep& step);
   // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
   // next member. Nothing: it goes on; else how it ends.
-  std::optional<absl::Status> Accept(Step& step, Member& member, size_t& draw,
+  std::optional<absl::Status> Accept(RunningStep& step, StepMember& member, size_t& draw,
                                      Clock::time_point now);
   // The same of its draws behind the row of its newest token and behind those of its drafts.
-  std::optional<absl::Status> AcceptDraws(Step& step, Member& member,
+  std::optional<absl::Status> AcceptDraws(RunningStep& step, StepMember& member,
                                           std::span<const RowLogits> draws, Clock::time_point now);
-  std::optional<absl::Status> AcceptDraw(Step& step, Sequence& sequence, const SampleRow& sample,
-                                         Clock::time_point now);
+  std::optional<absl::Status> AcceptDraw(RunningStep& step, Sequence& sequence,
+                                         const SampleRow& sample, Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
-  void CountPrefill(Step& step);
-  void CountReads(Step& step);
-  void Complete(Step& step);
+  void Complete(RunningStep& step);
 
   const BatcherOptions& options_;
   const int32_t block_size_;
@@ -139,9 +135,9 @@ class StepPipeline {
   const std::vector<int32_t> full_layers_;
   ShadowSampler sampler_;
   MaskCrew masks_;
-  std::unique_ptr<Step> current_;
-  std::unique_ptr<Step> next_;  // laid out or prepared; after Launch the step before
-  bool prepared_ = false;       // next_ is noted, but for its tokens
+  std::unique_ptr<RunningStep> current_;
+  std::unique_ptr<RunningStep> next_;  // laid out or prepared; after Launch the step before
+  bool prepared_ = false;              // next_ is noted, but for its tokens
   // Of the step at hand:
   std::vector<ShadowRow> candidates_;  // rows that may be drawn
   std::vector<bool> goes_on_;          // [members]

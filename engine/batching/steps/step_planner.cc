@@ -1,4 +1,4 @@
-#include "engine/batching/step_planner.h"
+#include "engine/batching/steps/step_planner.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 
 #include <algorithm>
 #include <utility>
