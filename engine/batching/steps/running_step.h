@@ -23,6 +23,8 @@ struct StepMember {
   BlockTables::Lengths lengths = {};  // before the step was prepared, if it is
   int32_t drafts = 0;                 // of the rows, the last ones
   int32_t rejected = 0;               // of these, those that count for nothing
+  // Its one row makes the draft that follows those that are made.
+  bool makes_draft = false;
 };
 
 // A row whose logits are wanted.
@@ -41,11 +43,12 @@ struct RunningStep {
   RunningStep(Model& model, const KvCache& cache)
       : batch(model, cache), shadow(model.config().num_layers, model.config().num_query_heads) {}
 
-  // Every sequence draws one token.
+  // Every sequence draws one token of its answer.
   bool only_decodes() const {
     return draws.size() == members.size() &&
            std::all_of(members.begin(), members.end(), [](const StepMember& member) {
-             return member.rows.kind == RowKind::kDecode && member.rows.num_rows == 1;
+             return member.rows.kind == RowKind::kDecode && member.rows.num_rows == 1 &&
+                    !member.makes_draft;
            });
   }
 

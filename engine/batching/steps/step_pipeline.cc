@@ -29,6 +29,7 @@ StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
       observer_(observer),
       full_layers_(model.config().full_layers()),
       sampler_(CostsOf(model, cache, options.shadow_rate)),
+      read_cost_(static_cast<int64_t>(model.row_bytes())),
       current_(std::make_unique<RunningStep>(model, cache)),
       next_(std::make_unique<RunningStep>(model, cache)) {}
 
@@ -48,6 +49,15 @@ void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
   next_->members.push_back({.sequence = &sequence, .rows = rows, .drafts = drafts});
   next_->report.drafts.drafted += drafts;
   next_->batch.Add(rows, sequence.tokens(), sequence.drafts().first(static_cast<size_t>(drafts)));
+}
+
+void StepPipeline::AddDraft(Sequence& sequence) {
+  SequenceRows rows = sequence.DraftRow(next_->batch.num_rows());
+  sequence.BeginDrafts(sequence.num_drafts());
+  rows.tempered = sequence.tempered();
+  next_->members.push_back({.sequence = &sequence, .rows = rows, .makes_draft = true});
+  const std::span<const int32_t> drafts = sequence.drafts();
+  next_->batch.Add(rows, sequence.tokens(), drafts.last(std::min<size_t>(1, drafts.size())));
 }
 
 void StepPipeline::AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths) {
@@ -70,7 +80,7 @@ bool StepPipeline::IsPrepared(const StepPlan& plan,
                     next_->members.end(),
                     [&](const StepPlan::Work& work, const StepMember& member) {
                       return running[work.index].get() == member.sequence && work.num_rows == 1 &&
-                             work.new_blocks == 0;
+                             work.new_blocks == 0 && work.makes_draft == member.makes_draft;
                     });
 }
 
@@ -136,7 +146,8 @@ void StepPipeline::ChooseShadow(RunningStep& step) {
   for (size_t member = 0; member < step.members.size(); ++member) {
     const Sequence* const sequence = step.members[member].sequence;
     const SequenceRows& rows = step.members[member].rows;
-    for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
+    if (rows.kind != RowKind::kDecode || step.members[member].makes_draft) continue;
+    for (int32_t i = 0; i < rows.num_rows; ++i) {
       const int32_t position = rows.position + i;
       if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
       ShadowRow row = {.row = rows.row_begin + i, .member = member, .kv_len = position + 1};
@@ -190,6 +201,14 @@ void StepPipeline::DrawTokens(RunningStep& step) {
     }
     if (!sequence.DrawsAfter(rows)) continue;
     const BoundAnswer* const bound = sequence.bound().get();
+    if (member.makes_draft) {
+      const int32_t made = sequence.num_drafts();
+      if (bound != nullptr && !bound->may_draw(static_cast<size_t>(made))) continue;
+      step.draws.push_back({&sequence, false, {}});
+      step.logits.push_back({rows.row_begin, sequence.Draw(0, made)});
+      step.logits.back().sample.top = {};  // nobody asked for these
+      continue;
+    }
     const int32_t first = rows.row_begin + rows.num_rows - 1 - member.drafts;
     for (int32_t i = 0; i <= member.drafts; ++i) {
       if (bound != nullptr && !bound->may_draw(static_cast<size_t>(i))) break;
@@ -262,6 +281,10 @@ std::optional<absl::Status> StepPipeline::Accept(RunningStep& step, StepMember& 
     return draw < step.draws.size() && step.draws[draw].sequence == &sequence &&
            step.draws[draw].of_prompt == of_prompt;
   };
+  if (member.makes_draft) {
+    sequence.MakeDraft(is_next(/*of_prompt=*/false) ? &step.logits[draw++].sample : nullptr);
+    return std::nullopt;
+  }
   std::vector<TokenDetail> prompt_logprobs;
   bool finite = true;
   for (; is_next(/*of_prompt=*/true); ++draw) {
@@ -357,7 +380,11 @@ void StepPipeline::Complete() {
 
 void StepPipeline::Complete(RunningStep& step) {
   if (!std::exchange(step.committed, false)) return;
-  sampler_.Finish(step.number, CountReads(step, observer_ != nullptr));
+  const StepReads reads = CountReads(step, observer_ != nullptr);
+  sampler_.Finish(step.number, reads.work);
+  if (step.report.prefill_rows == 0 && reads.all_counted) {
+    read_cost_.Measure(reads.load, step.report.duration);
+  }
   for (const StepMember& member : step.members) member.sequence->Emit();
   step.report.tokens = step.tokens;
   step.report.decode = step.decode_rows;
@@ -387,6 +414,10 @@ void StepPipeline::Abandon() {
 
 size_t StepPipeline::num_sequences() const {
   return current_->members.size();
+}
+
+bool StepPipeline::makes_drafts() const {
+  return std::ranges::any_of(current_->members, &StepMember::makes_draft);
 }
 
 StepReport& StepPipeline::report() {

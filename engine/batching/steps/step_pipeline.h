@@ -24,6 +24,11 @@
 // are those of the answer. From the first that differs on, rows count for nothing: the sequence has
 // computed less, and the blocks that only they used go back. What they wrote into the others lies
 // behind all that later rows read, until it is written anew.
+//
+// Rows that make drafts. They stand where those of the drafts will, one a step, attend to less, and
+// draw as those would. Nothing counts of such a row but what it drew: the step that verifies writes
+// its keys and values anew. No step with such a row is followed by a prepared one: what the host
+// does between steps is little beside what they read.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +40,7 @@
 #include "absl/status/status.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/blocks/block_pool.h"
+#include "engine/batching/estimates/read_cost.h"
 #include "engine/batching/formats/mask_crew.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
@@ -65,6 +71,8 @@ class StepPipeline {
   void Begin(int32_t preemptions = 0);
   // At most `num_rows` rows of a sequence, at least 1. Behind the newest token they are of drafts.
   void Add(Sequence& sequence, int32_t num_rows);
+  // The row of a sequence that makes its next draft.
+  void AddDraft(Sequence& sequence);
   // The row after the one that the current step computes. `lengths`: of the sequence's tables
   // before they grew for it.
   void AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths);
@@ -106,8 +114,11 @@ class StepPipeline {
 
   // Of the current step.
   size_t num_sequences() const;
+  bool makes_drafts() const;
   StepReport& report();
   Sequence& latest() const;  // the sequence of the latest rank in it
+  // Of the steps that were completed.
+  const ReadCost& read_cost() const { return read_cost_; }
 
  private:
   absl::Status Note(RunningStep& step);
@@ -134,6 +145,7 @@ class StepPipeline {
   Observer* const observer_;
   const std::vector<int32_t> full_layers_;
   ShadowSampler sampler_;
+  ReadCost read_cost_;
   MaskCrew masks_;
   std::unique_ptr<RunningStep> current_;
   std::unique_ptr<RunningStep> next_;  // laid out or prepared; after Launch the step before

@@ -15,16 +15,32 @@ void CountPrefill(RunningStep& step, bool observed) {
   }
 }
 
+void CountMade(RunningStep& step, const StepMember& member, StepReads& reads) {
+  const AttentionSums sums = step.batch.Count(member.rows, 0);
+  member.sequence->CountMade(sums);
+  ++step.report.drafts.made;
+  step.report.drafts.kv_bytes_made += sums.kv_bytes_read;
+  reads.work.kv_bytes += sums.kv_bytes_read;
+  reads.load.first_bytes += sums.kv_bytes_read + sums.index_bytes_read;
+}
+
 }  // namespace
 
-ShadowSampler::Work CountReads(RunningStep& step, bool observed) {
+StepReads CountReads(RunningStep& step, bool observed) {
   CountPrefill(step, observed);
-  ShadowSampler::Work work = step.shadow_work;
+  StepReads reads{.work = step.shadow_work};
   for (const StepMember& member : step.members) {
     if (member.rows.kind != RowKind::kDecode) continue;
+    if (member.makes_draft) {
+      CountMade(step, member, reads);
+      continue;
+    }
     for (int32_t i = 0; i < member.rows.num_rows; ++i) {
       const bool rejected = i >= member.rows.num_rows - member.rejected;
-      if (!rejected && !member.sequence->Counts(member.rows.position + i)) continue;
+      if (!rejected && !member.sequence->Counts(member.rows.position + i)) {
+        reads.all_counted = false;
+        continue;
+      }
       const int32_t kv_len = member.rows.position + i + 1;
       Sequence& sequence = *member.sequence;
       const std::span<LayerDensity> layers =
@@ -34,7 +50,9 @@ ShadowSampler::Work CountReads(RunningStep& step, bool observed) {
               ? CountFallbackRow(step.batch.config(), step.batch.geometry(), kv_len)
               : step.batch.Count(member.rows, i, layers);
       const int64_t kv_bytes = sums.kv_bytes_read + sums.fallback_kv_bytes_read;
-      work.kv_bytes += kv_bytes;
+      reads.work.kv_bytes += kv_bytes;
+      (i == 0 ? reads.load.first_bytes : reads.load.more_bytes) += kv_bytes + sums.index_bytes_read;
+      reads.load.more_rows += i == 0 ? 0 : 1;
       if (rejected) {
         sequence.CountRejected(kv_bytes);
         step.report.drafts.kv_bytes_rejected += kv_bytes;
@@ -49,7 +67,7 @@ ShadowSampler::Work CountReads(RunningStep& step, bool observed) {
                                   .sums = sums});
     }
   }
-  return work;
+  return reads;
 }
 
 }  // namespace eta
