@@ -26,6 +26,7 @@ class Dispatcher {
   PassLane& passes() { return passes_; }
   const PassLane& passes() const { return passes_; }
   const BlockPool& pool() const { return pool_; }
+  BlockPool& pool() { return pool_; }
 
   void Cancel(uint64_t handle);
   // Of prompts that were shared nothing is found any more.

@@ -5,11 +5,20 @@
 // depend on the rows beside it, log-probabilities and counts must be the same with drafts.
 //
 // A random model, of the shape of LLaMA's 8B, writes random answers, of which drafts are right as
-// often as --right says.
+// often as --right says. With --filled its prompts are not computed but filled with random keys and
+// values, so that long ones take no time.
+//
+// With --speculation=self the model drafts by sparser reads: the rows that make drafts are computed
+// and cost what they cost. Of a real model the answers are its own then, since what it drafts says
+// nothing of others'; of a random one what is drafted is replaced as --right says.
+//
+// Beside what was gained stands what the bytes allow: weights once a step, each row's keys, values
+// and records once, and those of all rows of a sequence once in a step.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,7 +41,9 @@ struct Options {
   std::vector<std::string> text = {"deploy/samples/needle.txt"};
   std::vector<std::string> code = {"engine/batching/scheduler.cc", "engine/batching/sequence.cc",
                                    "engine/model/model.cc", "engine/front/request_intake.cc"};
+  Speculation speculation = Speculation::kPrompt;
   bool random = false;
+  bool filled = false;
   int32_t layers = 32;  // of the random model
   double right = 0.6;
   int32_t length = 0;  // of every draft; 0: as many as pay
@@ -111,7 +122,7 @@ class Replay {
   }
 
   DraftOptions Drafts(std::span<const ReplayCase> cases, bool on) const {
-    DraftOptions drafts{.speculation = on ? Speculation::kPrompt : Speculation::kOff,
+    DraftOptions drafts{.speculation = on ? options_.speculation : Speculation::kOff,
                         .exact = engine_.backend().exact_rows(),
                         .length = options_.length};
     if (options_.random) {
@@ -127,6 +138,8 @@ class Replay {
     const int32_t streams = std::min(asked, static_cast<int32_t>(cases.size()));
     ReplayRun off, on;
     std::vector<double> speedups;
+    std::vector<double> row_bytes;
+    int64_t answered = 0;
     int64_t differences = 0;
     // The last cases of a turn have fewer beside them, and do not count then.
     const size_t batch = streams == 1 ? 1 : 4 * static_cast<size_t>(streams);
@@ -139,7 +152,9 @@ class Replay {
         for (const bool with : {first, !first}) {
           runs[with] = engine_.Run(some, streams, Drafts(some, with));
         }
-        Check(some, runs[0]);
+        if (!options_.engine.own_answers) Check(some, runs[0]);
+        row_bytes.push_back(runs[0].row_bytes());
+        for (const ReplayedAnswer& answer : runs[1].answers) answered += std::ssize(answer.ids);
         differences += Differences(runs[0], runs[1]);
         off.Add(runs[0]);
         on.Add(runs[1]);
@@ -160,10 +175,24 @@ class Replay {
             {"accepted", on.drafts.accepted},
             {"acceptance", per(on.drafts.accepted, on.drafts.drafted)},
             {"tokens_per_step", per(on.tokens, on.steps * streams)},
+            {"made", on.drafts.made},
+            {"made_share", per(on.drafts.kv_bytes_made, on.drafts.made) / Median(row_bytes)},
+            {"bytes_allow", BytesAllow(on.drafts, answered, streams, Median(row_bytes))},
             {"speedup", on.tokens_per_second() / off.tokens_per_second()},
             {"median_speedup", Median(speedups)},
             {"least_speedup", *std::ranges::min_element(speedups)},
             {"answers_that_differ", differences}};
+  }
+
+  // The speed-up if time went by bytes.
+  double BytesAllow(const DraftCounts& drafts, int64_t tokens, int32_t streams,
+                    double row_bytes) const {
+    const double weights = engine_.step_bytes() / streams;
+    const auto steps = static_cast<double>(tokens - drafts.steps_saved);
+    const double bytes = steps * (weights + row_bytes) +
+                         static_cast<double>(drafts.made) * weights +
+                         static_cast<double>(drafts.kv_bytes_made);
+    return static_cast<double>(tokens) * (weights + row_bytes) / bytes;
   }
 
   static void Check(std::span<const ReplayCase> cases, const ReplayRun& run) {
@@ -197,6 +226,10 @@ Json Run(const Options& given) {
   options.engine.streams = *std::ranges::max_element(options.streams);
   options.engine.tokens = options.sizes.context + options.sizes.answer + 1;
   options.engine.full_attention = options.engine.full_attention || options.random;
+  options.engine.own_answers = options.speculation == Speculation::kSelf && !options.random;
+  if (options.filled && (!options.random || options.sizes.count > options.engine.streams)) {
+    Fail("--filled: needs --random, and no more cases than streams");
+  }
   std::shared_ptr<Backend> backend = OpenBackend(options.device);
   Json report = BeginReport("replay", options.device, *backend, bandwidth);
   cpu::Workers workers(ReadUsableCpus().threads());
@@ -209,7 +242,8 @@ Json Run(const Options& given) {
                               .vocab = 128256,
                               .heads = 32,
                               .kv_heads = 8,
-                              .head_dim = 128};
+                              .head_dim = 128,
+                              .plain = true};
     source = std::make_unique<RandomModel>(shape, options.device.seed, workers);
   } else {
     auto checkpoint = std::make_unique<Checkpoint>(Require(Checkpoint::Open(options.model)));
@@ -217,10 +251,11 @@ Json Run(const Options& given) {
     source = std::move(checkpoint);
   }
   ReplayEngine engine(backend, *source, files, options.engine);
-  const Replay replay(
-      options, engine,
+  const std::vector<ReplayCase> cases =
       options.random ? RandomCases(engine.config().vocab_size, options.sizes, options.device.seed)
-                     : TextCases(options, engine.tokenizer()));
+                     : TextCases(options, engine.tokenizer());
+  if (options.filled) engine.Fill(cases, options.device.seed, workers);
+  const Replay replay(options, engine, cases);
   report["model"] = options.random ? "random LLaMA of " + std::to_string(options.layers) + " layers"
                                    : options.model;
   report["kv_dtype"] = options.engine.kv_dtype;
@@ -246,7 +281,10 @@ void Print(const Json& report) {
                               {"drafted", "drafted"},
                               {"right %", "acceptance", 1, 100.0},
                               {"tokens a step", "tokens_per_step", 2},
+                              {"made", "made"},
+                              {"of a row", "made_share", 3},
                               {"x", "speedup", 2},
+                              {"bytes allow", "bytes_allow", 2},
                               {"median", "median_speedup", 2},
                               {"least", "least_speedup", 2},
                               {"differ", "answers_that_differ"}});
@@ -271,6 +309,13 @@ void AddReplayCommand(CLI::App& app, Command& chosen) {
   command->add_option("--layers", options->layers, "With --random: layers of the model")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
+  command->add_flag("--filled", options->filled,
+                    "With --random: prompts are filled with random keys and values, not computed");
+  const std::map<std::string, Speculation> sources = {
+      {"prompt", Speculation::kPrompt}, {"self", Speculation::kSelf}, {"auto", Speculation::kAuto}};
+  command->add_option("--speculation", options->speculation, "Where drafts come from")
+      ->transform(CLI::CheckedTransformer(sources))
+      ->default_str("prompt");
   command->add_option("--right", options->right, "With --random: the share of right drafts")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
