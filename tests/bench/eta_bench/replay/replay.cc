@@ -46,7 +46,7 @@ struct Options {
   bool filled = false;
   int32_t layers = 32;  // of the random model
   double right = 0.6;
-  int32_t length = 0;  // of every draft; 0: as many as pay
+  std::vector<int32_t> length = {0};  // of every draft; 0: as many as pay
   std::vector<int32_t> streams = {1, 8};
   CaseSizes sizes;
   int32_t turns = 1;
@@ -94,14 +94,14 @@ class Replay {
       : options_(options), engine_(engine), cases_(std::move(cases)) {}
 
   // Each kind by itself, or all of them mixed, where there is more than one stream.
-  void Measure(int32_t streams, Json& rows) const {
-    if (streams > 1) return rows.push_back(Row("mixed", streams, Mixed()));
+  void Measure(int32_t streams, int32_t length, Json& rows) const {
+    if (streams > 1) return rows.push_back(Row("mixed", streams, length, Mixed()));
     for (size_t begin = 0; begin < cases_.size();) {
       size_t end = begin;
       while (end < cases_.size() && cases_[end].kind == cases_[begin].kind) ++end;
       const std::vector<ReplayCase> kind(cases_.begin() + static_cast<std::ptrdiff_t>(begin),
                                          cases_.begin() + static_cast<std::ptrdiff_t>(end));
-      rows.push_back(Row(kind[0].kind, streams, kind));
+      rows.push_back(Row(kind[0].kind, streams, length, kind));
       begin = end;
     }
   }
@@ -121,10 +121,10 @@ class Replay {
     return mixed;
   }
 
-  DraftOptions Drafts(std::span<const ReplayCase> cases, bool on) const {
+  DraftOptions Drafts(std::span<const ReplayCase> cases, int32_t length, bool on) const {
     DraftOptions drafts{.speculation = on ? options_.speculation : Speculation::kOff,
                         .exact = engine_.backend().exact_rows(),
-                        .length = options_.length};
+                        .length = length};
     if (options_.random) {
       drafts.source = [this, cases](const Request& request) {
         return std::make_unique<ScriptDrafts>(cases[*request.sampling.seed - 1], options_.right,
@@ -134,7 +134,8 @@ class Replay {
     return drafts;
   }
 
-  Json Row(const std::string& kind, int32_t asked, std::span<const ReplayCase> cases) const {
+  Json Row(const std::string& kind, int32_t asked, int32_t length,
+           std::span<const ReplayCase> cases) const {
     const int32_t streams = std::min(asked, static_cast<int32_t>(cases.size()));
     ReplayRun off, on;
     std::vector<double> speedups;
@@ -150,7 +151,7 @@ class Replay {
         const bool first = (i + static_cast<size_t>(turn)) % 2 == 0;
         ReplayRun runs[2];
         for (const bool with : {first, !first}) {
-          runs[with] = engine_.Run(some, streams, Drafts(some, with));
+          runs[with] = engine_.Run(some, streams, Drafts(some, length, with));
         }
         if (!options_.engine.own_answers) Check(some, runs[0]);
         row_bytes.push_back(runs[0].row_bytes());
@@ -167,6 +168,7 @@ class Replay {
     };
     return {{"kind", kind},
             {"streams", streams},
+            {"length", length},
             {"cases", cases.size()},
             {"tokens", on.tokens},
             {"tokens_per_s", off.tokens_per_second()},
@@ -262,7 +264,9 @@ Json Run(const Options& given) {
   report["weights"] = options.engine.weights;
   report["exact"] = engine.backend().exact_rows();
   report["rows"] = Json::array();
-  for (const int32_t streams : options.streams) replay.Measure(streams, report["rows"]);
+  for (const int32_t streams : options.streams) {
+    for (const int32_t length : options.length) replay.Measure(streams, length, report["rows"]);
+  }
   return report;
 }
 
@@ -274,6 +278,7 @@ void Print(const Json& report) {
       report["exact"].get<bool>() ? "checked" : "not promised");
   PrintTable(report["rows"], {{"answers", "kind"},
                               {"streams", "streams"},
+                              {"length", "length"},
                               {"cases", "cases"},
                               {"tokens", "tokens"},
                               {"tokens/s", "tokens_per_s", 1},
@@ -319,7 +324,10 @@ void AddReplayCommand(CLI::App& app, Command& chosen) {
   command->add_option("--right", options->right, "With --random: the share of right drafts")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--length", options->length, "Tokens of every draft; 0: as many as pay")
+  command
+      ->add_option("--length", options->length,
+                   "Tokens of every draft, one after another; 0: as many as pay")
+      ->delimiter(',')
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--streams", options->streams, "One: each kind by itself; more: all mixed")
