@@ -244,11 +244,17 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
   CheckAttention(request.attention, model, check);
-  check.Precondition(
-      request.speculation != Speculation::kSelf || config.has_dynamic_thresholds(), "speculation",
-      "this model makes no drafts by sparser reads (self), since no row of it selects blocks; ask "
-      "for prompt, which drafts from the text, or for auto");
+  if (request.speculation) check.Set(CheckSpeculation(*request.speculation, config));
   return check.Release();
+}
+
+absl::Status CheckSpeculation(Speculation speculation, const ModelConfig& config) {
+  if (speculation != Speculation::kSelf || config.has_dynamic_thresholds()) {
+    return absl::OkStatus();
+  }
+  return UnsupportedByModel("speculation",
+                            "this model makes no drafts by sparser reads (self), since no row of "
+                            "it selects blocks; prompt drafts from the text, as does auto");
 }
 
 absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model) {

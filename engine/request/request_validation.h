@@ -23,6 +23,9 @@ namespace eta {
 // Prompt length in tokens is not known here: CheckContext does that after tokenising.
 absl::Status ValidateRequest(const Request& request, const EngineInfo& model, const Limits& limits);
 
+// FAILED_PRECONDITION for kSelf of a model whose rows select no blocks.
+absl::Status CheckSpeculation(Speculation speculation, const ModelConfig& config);
+
 // The part of it about attention; of a profile ValidateProfile (profile_validation.h).
 absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model);
 

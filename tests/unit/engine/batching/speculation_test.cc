@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/fake_format.h"
 #include "tests/testing/engine/oracle_drafts.h"
@@ -361,6 +362,28 @@ TEST(SpeculationOfTheText, SavesStepsOfWhoWantsIt) {
     EXPECT_EQ(wanted.ids, plain.ids);
     EXPECT_GT(wanted.finished->drafts.accepted, 0);
   }
+}
+
+// bad input: Server | --speculation=self with a model whose rows select nothing | does not start,
+//   UNSUPPORTED_BY_MODEL, field `speculation`
+TEST(SpeculationBySparserReads, IsOfModelsWhoseRowsSelect) {
+  const TinyModel windows({.model_type = "mistral", .sliding_window = 24});
+  EngineOptions options = OptionsFor(windows);
+  options.speculation = eta::Speculation::kSelf;
+  const auto refused = Engine::Create(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(GetErrorDetail(refused.status()).reason, "UNSUPPORTED_BY_MODEL");
+  EXPECT_EQ(GetErrorDetail(refused.status()).field, "speculation");
+  const TinyModel plain({.model_type = "llama", .index = "outlier"});
+  options = OptionsFor(plain);
+  options.speculation = eta::Speculation::kSelf;
+  const auto engine = Start(options);
+  Request request = Greedy(Prompt(100, 1), 40);
+  request.attention.mode = AttentionMode::kFull;
+  const Recorder::Answer answer = Ask(*engine, request);
+  EXPECT_TRUE(answer.finished.has_value());
+  request.speculation = eta::Speculation::kOff;
+  EXPECT_EQ(Ask(*engine, request).ids, answer.ids);
 }
 
 // A step without drafts may have the memory.
