@@ -1,6 +1,5 @@
 // RunPackedProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 64 rows and weights
-// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind. On sm_90a
-// more than 16 rows go to wide_product.cu.
+// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind.
 //
 // Memory binds: weights are read once, and all else is small. A thread block has 128 channels, a
 // tile of 16 for each warp, and a slice of K; the thread blocks of a cluster have the slices of the
@@ -305,23 +304,21 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
 
-// Indices of K are 32-bit, and so is the way from a row of x to the eighth after it.
+// Indices of K are 32-bit.
 constexpr int64_t kMostWidth = 1 << 24;
-constexpr int64_t kMostStride = 1 << 26;
 
 bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
-  const bool fits =
-      product.out.rows > 0 && product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) &&
-      halves && product.x.dtype == weight.dtype &&
-      (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
-      weight.cols % 8 == 0 && weight.cols <= kMostWidth && product.x.stride <= kMostStride &&
-      IsAligned(product.x.data, product.x.stride, 2);
+  const bool fits = product.out.rows > 0 &&
+                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
+                    product.x.dtype == weight.dtype &&
+                    (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
+                    weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
+                    IsAligned(product.x.data, product.x.stride, 2);
   if (!fits) return false;
   if (product.activated.data != nullptr) {
-    if (product.out.rows > kMostNarrowRows) return false;
     const WeightParts& parts = weight.parts;
     if (parts[0] != parts[1] || parts[2].type != PackedType::kNone) return false;
   }
@@ -333,21 +330,35 @@ bool HasKernel(const RowProduct& product) {
 }  // namespace packed
 
 bool RunPackedProduct(Context& context, const RowProduct& product) {
+  if constexpr (kServesWide) {
+    if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
+      return RunWideProduct(context, product);
+    }
+  }
   if (!packed::HasKernel(product)) return false;
   const bool activates = product.activated.data != nullptr;
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
   args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
-  if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
-    const int32_t clusters = packed::FillSegments(product.weight, false, packed::kWideOwners, args);
-    return packed::LaunchWide(context.device, product.weight.dtype, clusters, args);
-  }
   const int32_t clusters = packed::FillSegments(product.weight, activates, packed::kWarps, args);
   packed::CutK(context.device, product.weight, args);
   if (product.weight.dtype == DType::kFloat16) {
     return packed::LaunchFor<Half>(context.device, args, clusters);
   }
   return packed::LaunchFor<BFloat16>(context.device, args, clusters);
+}
+
+bool RunWideProduct(Context& context, const RowProduct& product) {
+  if (!HasClusters(context.device) || !packed::HasKernel(product) ||
+      product.out.rows <= kMostNarrowRows || product.norm.weight != nullptr ||
+      product.activated.data != nullptr || product.x.stride > packed::kMostWideStride) {
+    return false;
+  }
+  packed::Args args = {};
+  args.product = product::ArgsOf(context.device, product);
+  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  const int32_t clusters = packed::FillSegments(product.weight, false, packed::kWideOwners, args);
+  return packed::LaunchWide(context.device, product.weight.dtype, clusters, args);
 }
 
 }  // namespace eta::cuda

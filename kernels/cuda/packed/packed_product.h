@@ -1,9 +1,8 @@
 // A product with packed weights for a step of few rows, with the ops around it as row_product.h has
 // them.
 //
-// A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
-// there to kMostPackedRows: how K is cut follows from the weight and the device, and the columns of
-// a tensor core's product do not meet.
+// A row's bits depend on that row alone, for every R up to kMostPackedRows: how K is cut follows
+// from the weight and the device, and the columns of a tensor core's product do not meet.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +13,24 @@
 namespace eta::cuda {
 
 inline constexpr int64_t kMostPackedRows = 64;
-// Up to here warps multiply; beyond, on sm_90a, warpgroups.
-inline constexpr int64_t kMostNarrowRows = 16;
 // With a norm in front. Every thread block normalises all rows, and has little work of its own.
 inline constexpr int64_t kMostNormedRows = 2;
+
+// Whether RunPackedProduct leaves to RunWideProduct what it has. Off, since RunWideProduct was
+// neither run nor measured on a device yet. With it a row has the same bits for 1 to
+// kMostNarrowRows rows, and for more.
+inline constexpr bool kServesWide = false;
+inline constexpr int64_t kMostNarrowRows = 16;
 
 // As RunRowProduct, for packed weights. Returns false, and does nothing, if there is no kernel for
 // these shapes and types: more than kMostPackedRows rows, with a norm more than kMostNormedRows;
 // x of another type than products, or out of neither this type nor float32; a K that is no multiple
 // of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
-// memory; SwiGlu of more than kMostNarrowRows rows, or of parts that are not two of one type and
-// size.
+// memory; SwiGlu of parts that are not two of one type and size.
 bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
+
+// The same for more than kMostNarrowRows rows, by the products of warpgroups of sm_90a, without a
+// norm and without SwiGlu. A row's bits depend on that row alone, for every R that it has.
+bool RunWideProduct(Context& context, const RowProduct& product);  // packed_product.cu
 
 }  // namespace eta::cuda

@@ -1,4 +1,4 @@
-// RunPackedProduct for 17 to 64 rows on sm_90a: weights, unpacked in registers, are the first
+// RunWideProduct: packed weights by 17 to 64 rows. Weights, unpacked in registers, are the first
 // factor of products of warpgroups, and rows of x in shared memory the second one.
 //
 // A thread block has 256 channels, a tile of 16 for each of its owners, and a slice of K. Each

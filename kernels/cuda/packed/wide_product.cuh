@@ -1,4 +1,4 @@
-// The kernel for more than kMostNarrowRows rows (packed_product.h), by the products of warpgroups.
+// The kernel of RunWideProduct (packed_product.h).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,9 @@ namespace eta::cuda::packed {
 inline constexpr int kWideOwners = 16;
 inline constexpr int kWideSuppliers = 4;
 inline constexpr int kWideThreads = 32 * (kWideOwners + kWideSuppliers);
+
+// The way from a row of x to the eighth after it is 32-bit.
+inline constexpr int64_t kMostWideStride = 1 << 26;
 
 // Cuts K into `args.ranks` slices and launches the kernel. `args`: all but the cut, with `clusters`
 // of segments of kWideOwners warps. Returns false, and does nothing, if the device has too little
