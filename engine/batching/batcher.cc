@@ -177,7 +177,7 @@ void Batcher::Draft() {
     if (steps_without_drafts_ > 0) {
       sequence->DropDrafts();
     } else if (!sequence->paused_since) {
-      sequence->Draft(decoding, row_cost);
+      sequence->Draft(decoding, row_cost, pipeline_.read_cost());
     }
   }
 }
@@ -251,8 +251,10 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
   for (const StepPlan::Work& work : plan.work) {
     Sequence*& sequence = sequences[work.index];
     if (sequence == nullptr) continue;
-    const int32_t rows_end = sequence->num_computed + std::max(1, work.num_rows);
+    const int32_t behind = work.makes_draft ? sequence->num_drafts() : 0;
+    const int32_t rows_end = sequence->num_computed + std::max(1, work.num_rows) + behind;
     const int32_t tokens = std::max(sequence->num_tokens(), rows_end);
+    sequence->blocks.ShrinkTo(pool_, tokens);  // drafts were made, and are not verified
     if (sequence->blocks.Grow(pool_, tokens, rows_end)) continue;
     End(*sequence, BlocksMiscounted());
     std::erase_if(running_, [&](const auto& other) { return other.get() == sequence; });
@@ -262,7 +264,12 @@ void Batcher::LayOut(const StepPlan& plan, Clock::time_point now) {
     for (const StepPlan::Work& work : plan.work) {
       Sequence* const sequence = sequences[work.index];
       if (sequence == nullptr || work.num_rows == 0) continue;
-      if ((sequence->prompt_left() > 0) == of_prompt) pipeline_.Add(*sequence, work.num_rows);
+      if ((sequence->prompt_left() > 0) != of_prompt) continue;
+      if (work.makes_draft) {
+        pipeline_.AddDraft(*sequence);
+      } else {
+        pipeline_.Add(*sequence, work.num_rows);
+      }
     }
   }
 }
@@ -335,7 +342,9 @@ void Batcher::Commit(Clock::time_point begin) {
   StepReport& report = pipeline_.report();
   FillGauges(report);
   report.duration = Clock::now() - begin;
-  if (report.prefill_rows == 0) row_cost_.Measure(report.num_rows, report.duration);
+  if (report.prefill_rows == 0 && !pipeline_.makes_drafts()) {
+    row_cost_.Measure(report.num_rows, report.duration);
+  }
   // A step that is not filled says little of how fast a long prompt goes.
   if (report.prefill_rows * 2 >= options_.max_step_tokens) {
     queue_.MeasurePrefill(report.prefill_rows, report.duration, begin);

@@ -23,8 +23,8 @@
 #include "engine/batching/request_queue.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/step_pipeline.h"
-#include "engine/batching/step_planner.h"
+#include "engine/batching/steps/step_pipeline.h"
+#include "engine/batching/steps/step_planner.h"
 #include "engine/request/observer.h"
 
 namespace eta {

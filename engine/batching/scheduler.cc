@@ -20,6 +20,7 @@ struct Candidate {
   int32_t remaining = 0;  // tokens to compute
   int32_t new_blocks = 0;
   bool runs = true;
+  bool makes_draft = false;
 };
 
 // Counts what preempted sequences give back: the blocks that nobody else holds any more.
@@ -297,9 +298,20 @@ void LimitToWindows(const SchedulerInput& input, std::vector<Candidate>& candida
   }
 }
 
-// Gives the rows and free blocks that nobody else uses to drafts, the first candidates first.
-void AddDrafts(const SchedulerInput& input, int32_t free_blocks, std::vector<Candidate>& candidates,
-               std::vector<int32_t>& rows) {
+// Blocks that the candidate lacks for `drafts` rows behind its newest token's, beside those that it
+// is given.
+int32_t LackingForDrafts(const SchedulerInput& input, const Candidate& candidate, int32_t drafts) {
+  RunningSequence sequence = input.running[candidate.index];
+  sequence.num_tokens = sequence.num_computed + 1 + drafts;
+  return FullLacking(input, sequence) + WindowLacking(input, sequence, 1 + drafts) -
+         candidate.new_blocks;
+}
+
+// Gives the rows and free blocks that nobody else uses to drafts, the first candidates first. Rows
+// make drafts only where none is of a prompt: a step that is long for another's sake brings no
+// token then.
+void AddDrafts(const SchedulerInput& input, int32_t free_blocks, bool prompts,
+               std::vector<Candidate>& candidates, std::vector<int32_t>& rows) {
   int32_t left = input.max_step_tokens;
   int32_t decode_left = input.max_decode_rows;
   for (const Candidate& candidate : candidates) {
@@ -310,24 +322,25 @@ void AddDrafts(const SchedulerInput& input, int32_t free_blocks, std::vector<Can
       decode_left -= of_candidate;
     }
   }
+  free_blocks = std::max(0, free_blocks);
   for (Candidate& candidate : candidates) {
     if (candidate.remaining != 1 || rows[candidate.index] != 1) continue;
     if (static_cast<size_t>(candidate.index) >= input.running.size()) continue;
-    RunningSequence sequence = input.running[candidate.index];
-    int32_t drafts = std::min({sequence.drafts, left, decode_left});
-    int32_t more = 0;
-    for (; drafts > 0; --drafts) {
-      sequence.num_tokens = sequence.num_computed + 1 + drafts;
-      more = FullLacking(input, sequence) + WindowLacking(input, sequence, 1 + drafts) -
-             candidate.new_blocks;
-      if (more <= std::max(0, free_blocks)) break;
+    const RunningSequence& sequence = input.running[candidate.index];
+    int32_t drafts = sequence.drafts;
+    candidate.makes_draft = sequence.makes_draft && !prompts &&
+                            LackingForDrafts(input, candidate, drafts) <= free_blocks;
+    if (!candidate.makes_draft) {
+      drafts = std::min({drafts, left, decode_left});
+      while (drafts > 0 && LackingForDrafts(input, candidate, drafts) > free_blocks) --drafts;
+      if (drafts <= 0) continue;
+      rows[candidate.index] += drafts;
+      left -= drafts;
+      decode_left -= drafts;
     }
-    if (drafts <= 0) continue;
-    rows[candidate.index] += drafts;
-    candidate.new_blocks += std::max(0, more);
-    free_blocks -= std::max(0, more);
-    left -= drafts;
-    decode_left -= drafts;
+    const int32_t more = std::max(0, LackingForDrafts(input, candidate, drafts));
+    candidate.new_blocks += more;
+    free_blocks -= more;
   }
 }
 
@@ -385,12 +398,15 @@ StepPlan PlanStep(const SchedulerInput& input) {
   if (!plan.short_of_blocks) {
     plan.spare_blocks = std::max(0, available - in_slots * Groups(input));
     const int32_t taken = input.available_blocks - available;
-    if (lacking == 0) AddDrafts(input, input.free_blocks - taken, candidates, rows);
+    if (lacking == 0) {
+      AddDrafts(input, input.free_blocks - taken, !catching_up.empty(), candidates, rows);
+    }
   }
 
   for (const Candidate& candidate : candidates) {
     if (candidate.runs && (rows[candidate.index] > 0 || candidate.new_blocks > 0)) {
-      plan.work.push_back({candidate.index, rows[candidate.index], candidate.new_blocks});
+      plan.work.push_back(
+          {candidate.index, rows[candidate.index], candidate.new_blocks, candidate.makes_draft});
     }
   }
   return plan;

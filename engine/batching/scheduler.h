@@ -65,6 +65,8 @@ struct RunningSequence {
   std::span<const std::vector<int32_t>> more_blocks = {};  // likewise for the others
   int32_t window_blocks = 0;                               // of a window, held or released
   int32_t drafts = 0;  // rows that it may use behind its newest token's
+  // Its row may rather make one more draft behind these, where no prompt is computed beside it.
+  bool makes_draft = false;
 };
 
 struct WaitingSequence {
@@ -111,6 +113,7 @@ struct StepPlan {
     int32_t index = 0;       // into running, or running.size() + i for admitted[i]
     int32_t num_rows = 0;    // more than the tokens to compute: drafts
     int32_t new_blocks = 0;  // to allocate before the step
+    bool makes_draft = false;
   };
   std::vector<int32_t> preempted;  // indices into running: blocks freed before any is allocated
   std::vector<int32_t> admitted;   // indices into waiting, ascending within a tenant

@@ -6,6 +6,7 @@
 
 #include "engine/base/out_of_memory.h"
 #include "engine/base/status_macros.h"
+#include "engine/batching/drafts/draft_attention.h"
 #include "engine/batching/scheduler.h"
 #include "engine/request/prepared_request.h"
 #include "engine/request/shadow/guarded_rows.h"
@@ -73,6 +74,11 @@ Sequence::Sequence(SequenceOptions options, const ModelConfig& config, const KvG
   tokens_.reserve(tokens_.size() + static_cast<size_t>(options_.request.stopping.max_tokens));
   tempered_.Append(tokens_);
   if (options_.attention.begin == Begin::kFull) full_from_ = 0;
+  if (!drafter_.self()) return;
+  draft_attention_ = DraftAttention(options_.attention, config);
+  ResolvedAttention full = options_.attention;
+  full.options.admit_all = true;
+  full_draft_attention_ = DraftAttention(full, config);
 }
 
 Sequence::~Sequence() {
@@ -106,23 +112,66 @@ SequenceRows Sequence::NextRows(int32_t row_begin, int32_t max_rows) const {
   return rows;
 }
 
-void Sequence::Draft(int32_t running, double row_cost) {
+const ResolvedAttention* Sequence::DraftAttentionAt(int32_t position) const {
+  const auto& attention = FallsBack(position) ? full_draft_attention_ : draft_attention_;
+  return attention ? &*attention : nullptr;
+}
+
+SequenceRows Sequence::DraftRow(int32_t row_begin) const {
+  SequenceRows rows = NextRows(row_begin, 1);
+  DraftAttentionAt(num_computed)->ApplyTo(rows);
+  rows.position += num_drafts();
+  return rows;
+}
+
+DraftCosts Sequence::CostsOfDrafts(int32_t running, double row_cost,
+                                   const ReadCost& read_cost) const {
+  // What such a row reads, as long as none has told.
+  constexpr double kUsualShare = 0.15;
+  DraftCosts costs{.running = running, .row_cost = row_cost};
+  costs.sparser = row_bytes_ > 0 && DraftAttentionAt(num_computed) != nullptr;
+  const auto of_row = static_cast<double>(row_bytes_);
+  const double of_draft =
+      made_row_bytes_ > 0 ? static_cast<double>(made_row_bytes_) : kUsualShare * of_row;
+  const double share = read_cost.step() / std::max(1, running);
+  costs.self = {.step = share + read_cost.Bytes(of_row),
+                .draft = share + read_cost.Bytes(of_draft),
+                .row = read_cost.MoreRow(of_row)};
+  return costs;
+}
+
+bool Sequence::Ends(int32_t token) const {
+  return Contains(eos_ids_, token) || Contains(options_.request.stopping.stop_ids, token);
+}
+
+// A row that is measured may be the last one that attends so.
+bool Sequence::MayDraftBehind(size_t drafts) const {
+  return !guarded() || full_from_ ||
+         !GuardedRows::Measures(num_computed + static_cast<int32_t>(drafts) - prompt_len_);
+}
+
+void Sequence::Draft(int32_t running, double row_cost, const ReadCost& read_cost) {
   if (!drafter_.on() || drafter_.Proposed(num_tokens())) return;
   if (prompt_left() > 0 || num_computed + 1 != num_tokens()) return;
   const int32_t most = options_.request.stopping.max_tokens - num_output() - 1;
-  drafter_.Propose(tokens_, most, running, row_cost);
-  const auto ends = [&](int32_t id) {
-    return Contains(eos_ids_, id) || Contains(options_.request.stopping.stop_ids, id);
-  };
+  drafter_.Propose(tokens_, most, CostsOfDrafts(running, row_cost, read_cost));
+  if (MakesDraft()) {
+    if (!MayDraftBehind(0)) DropDrafts();
+    return;
+  }
   size_t count = 0;
-  // A row that is measured may be the last one that attends so.
-  const auto measured = [&](size_t i) {
-    return guarded() && !full_from_ &&
-           GuardedRows::Measures(num_computed + static_cast<int32_t>(i) - prompt_len_);
-  };
-  while (count < drafts().size() && !ends(drafts()[count]) && !measured(count)) ++count;
+  while (count < drafts().size() && !Ends(drafts()[count]) && MayDraftBehind(count)) ++count;
   if (bound_ != nullptr) count = bound_->CountFitting(drafts().first(count));
   drafter_.Cut(count);
+}
+
+void Sequence::MakeDraft(const SampleRow* drawn) {
+  const auto made = static_cast<size_t>(num_drafts());
+  if (drawn == nullptr || !WhyUndrawn(*drawn, request()).ok() || Ends(drawn->token)) {
+    return drafter_.Cut(made);
+  }
+  drafter_.Make(drawn->token);
+  if (!MayDraftBehind(made + 1)) drafter_.Cut(made + 1);
 }
 
 void Sequence::BeginDrafts(int32_t count) {
@@ -188,6 +237,7 @@ void Sequence::Start(Clock::time_point now, int32_t cached_tokens) {
 
 void Sequence::Preempt() {
   num_computed = 0;
+  drafter_.Restart();  // rows that make drafts go on behind those that made the others
   ++preemptions_;
 }
 

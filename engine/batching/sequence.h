@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/blocks/block_tables.h"
 #include "engine/batching/drafts/drafter.h"
+#include "engine/batching/estimates/read_cost.h"
 #include "engine/batching/formats/bound_answer.h"
 #include "engine/batching/prefix_key.h"
 #include "engine/batching/sampler.h"
@@ -85,10 +86,16 @@ class Sequence {
   std::optional<Clock::time_point> congested_since;  // its reader is slow
   std::optional<Clock::time_point> paused_since;     // it has no slot; of those that run
 
-  // Makes drafts behind its newest token, where that is the only one to compute; else there are
-  // none. As of Drafter::Propose.
-  void Draft(int32_t running, double row_cost);
+  // Makes drafts behind its newest token, or begins to make them by rows of its own, where that
+  // token is the only one to compute; else there are none. As of DraftLength and SelfLength.
+  void Draft(int32_t running, double row_cost, const ReadCost& read_cost);
   void DropDrafts() { drafter_.Cut(0); }
+  // Whether its next row is to make the draft that follows those that are made. Such a row counts
+  // for nothing else, and may be left out.
+  bool MakesDraft() const { return drafter_.Makes(num_tokens()); }
+  SequenceRows DraftRow(int32_t row_begin) const;
+  // What that row drew; null: the format had nothing to draw there.
+  void MakeDraft(const SampleRow* drawn);
   // Tokens that may follow the newest one. Nothing but their rows in a step knows of them.
   std::span<const int32_t> drafts() const { return drafter_.DraftsBehind(num_tokens()); }
   int32_t num_drafts() const { return static_cast<int32_t>(drafts().size()); }
@@ -97,6 +104,10 @@ class Sequence {
   // The step is done. As of Drafter::Observe.
   void EndDrafts(const DraftCounts& counts) { drafter_.Observe(counts); }
   void CountRejected(int64_t kv_bytes) { drafter_.CountRejected(kv_bytes); }
+  void CountMade(const AttentionSums& sums) {
+    made_row_bytes_ = sums.kv_bytes_read + sums.index_bytes_read;
+    drafter_.CountMade(sums.kv_bytes_read);
+  }
   std::span<const uint64_t> tempered() const { return tempered_.words(); }
 
   // The next rows of this sequence, at most `max_rows`: prompt rows or answer rows, never both.
@@ -129,6 +140,7 @@ class Sequence {
   bool Counts(int32_t position) const { return position >= prompt_len_ + counted_rows_; }
   void CountRow(const AttentionSums& sums) {
     attention_.Add(sums);
+    row_bytes_ = sums.kv_bytes_read + sums.index_bytes_read + sums.fallback_kv_bytes_read;
     ++counted_rows_;
   }
   // [L], summed over its decode rows, or empty where nobody asked for them.
@@ -185,6 +197,13 @@ class Sequence {
   void TellSink(const absl::Status& status);
   FinishedEvent Outcome() const;
   void AttendAt(int32_t position, SequenceRows& rows) const;
+  // How a row of drafts attends at that position; null: it would not be sparser than the
+  // sequence's own.
+  const ResolvedAttention* DraftAttentionAt(int32_t position) const;
+  DraftCosts CostsOfDrafts(int32_t running, double row_cost, const ReadCost& read_cost) const;
+  // Whether a draft may follow the row of the newest token and `drafts` more.
+  bool MayDraftBehind(size_t drafts) const;
+  bool Ends(int32_t token) const;
   // What the answer shows of a token beside its text.
   void AddId(const SampleRow& row);
   bool FinishAt(const SampleRow& row, FinishReason reason);
@@ -201,6 +220,10 @@ class Sequence {
   TextStream text_;
   const std::shared_ptr<BoundAnswer> bound_;
   Drafter drafter_;
+  // Of rows that make drafts: beside its own attention, and beside full attention.
+  std::optional<ResolvedAttention> draft_attention_, full_draft_attention_;
+  int64_t row_bytes_ = 0;       // that its newest row read; 0: none was counted
+  int64_t made_row_bytes_ = 0;  // likewise of those that made drafts
   AttentionSums attention_;
   std::vector<LayerDensity> layers_;
   int32_t counted_rows_ = 0;

@@ -37,6 +37,7 @@ struct ChatMessage {
   std::vector<ToolCall> tool_calls;  // of an assistant
   // An assistant's content as the tokens that the model wrote; absent: it is `content`.
   std::optional<std::vector<int32_t>> token_ids;
+  std::optional<std::string> reasoning;  // of an assistant, before the content
 };
 
 // A function that the model may call.

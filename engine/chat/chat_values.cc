@@ -113,6 +113,10 @@ absl::StatusOr<Value> MessageValues(jinja::Heap& heap, const std::vector<ChatMes
     } else {
       made.PutText("content", message.content);
     }
+    if (message.reasoning) {
+      made.PutText("reasoning_content", *message.reasoning);
+      made.PutText("thinking", *message.reasoning);  // of gpt-oss
+    }
     if (message.name) made.PutText("name", *message.name);
     if (message.tool_call_id) made.PutText("tool_call_id", *message.tool_call_id);
     if (!message.tool_calls.empty()) {

@@ -393,9 +393,12 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenFolder(const std::string& folder,
   FolderReader reader(folder, options, checkpoint);
   RETURN_IF_ERROR(reader.ReadTexts());
   RETURN_IF_ERROR(reader.ReadTensors());
-  RETURN_IF_ERROR(checkpoint.PresentTextModel());
+  // Who reads the model's shape refuses what is not JSON.
+  const bool is_json =
+      CheckJson(kConfig, checkpoint.config_json_, {kMaxConfigBytes, kMaxConfigDepth}).ok();
+  if (is_json) RETURN_IF_ERROR(checkpoint.PresentTextModel());
   ASSIGN_OR_RETURN(checkpoint.stacks_, ExpertStacks::Present(checkpoint.tensors_));
-  RETURN_IF_ERROR(checkpoint.PresentQuantized());
+  if (is_json) RETURN_IF_ERROR(checkpoint.PresentQuantized());
   RETURN_IF_ERROR(reader.ReadIndexMetric());
   RETURN_IF_ERROR(reader.SetWeightsDigests());
   RETURN_IF_ERROR(checkpoint.SetFingerprints());
@@ -415,10 +418,6 @@ absl::Status Checkpoint::SetFingerprints() {
 }
 
 absl::Status Checkpoint::PresentTextModel() {
-  // Who reads the model's shape refuses what is not JSON.
-  if (!CheckJson(kConfig, config_json_, {kMaxConfigBytes, kMaxConfigDepth}).ok()) {
-    return absl::OkStatus();
-  }
   ASSIGN_OR_RETURN(auto text, TextModelConfig(config_json_));
   if (!text) return absl::OkStatus();
   config_json_ = *std::move(text);
@@ -436,10 +435,6 @@ absl::Status Checkpoint::PresentTextModel() {
 }
 
 absl::Status Checkpoint::PresentQuantized() {
-  // Who reads the model's shape refuses what is not JSON.
-  if (!CheckJson(kConfig, config_json_, {kMaxConfigBytes, kMaxConfigDepth}).ok()) {
-    return absl::OkStatus();
-  }
   const JsonTree tree(Json::parse(config_json_, nullptr, false));
   const auto found = tree.root().find("quantization_config");
   if (found == tree.root().end() || found->is_null()) return absl::OkStatus();

@@ -103,9 +103,9 @@ class Checkpoint final : public TensorSource {
   static absl::StatusOr<Checkpoint> OpenGguf(const std::string& path,
                                              const CheckpointOptions& options);
   absl::Status SetFingerprints();
-  // Where config.json is of a model that also sees.
+  // Where config.json, which is JSON, is of a model that also sees.
   absl::Status PresentTextModel();
-  // Where config.json says that weights are quantised.
+  // Where it says that weights are quantised.
   absl::Status PresentQuantized();
   // Of the folder's files, as they have it.
   absl::StatusOr<Place> PlaceOf(const std::string& name) const;

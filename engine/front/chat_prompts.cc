@@ -14,6 +14,8 @@ namespace {
 
 constexpr char kField[] = "chat";
 constexpr char kTemplateField[] = "chat_template";
+// What templates of Harmony write before the text of an answer. One that is tokens has its own.
+constexpr std::string_view kTextHeader = "<|channel|>final<|message|>";
 constexpr size_t kMaxReasonBytes = 512;  // a template may say anything
 
 absl::Status Unsupported(const std::string& why) {
@@ -102,7 +104,16 @@ absl::StatusOr<std::vector<int32_t>> ChatPrompts::Encode(const RenderedChat& ren
     return absl::OkStatus();
   };
   for (const TokenTurn& turn : rendered.turns) {
-    RETURN_IF_ERROR(append(turn.range.begin));
+    size_t end = turn.range.begin;
+    if (form_.channels) {
+      const auto before = std::string_view(rendered.text).substr(begin, end - begin);
+      if (!before.ends_with(kTextHeader)) {
+        return InvalidField(absl::StrCat(kField, ".messages[", turn.message, "].token_ids"),
+                            "the template puts no answer there");
+      }
+      end -= kTextHeader.size();
+    }
+    RETURN_IF_ERROR(append(end));
     const std::vector<int32_t>& ids = *chat.messages[turn.message].token_ids;
     tokens.insert(tokens.end(), ids.begin(), ids.end());
     begin = turn.range.end;

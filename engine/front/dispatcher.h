@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher.h"
 #include "engine/batching/blocks/block_pool.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/passes/background_pacer.h"
 #include "engine/passes/pass_lane.h"
 #include "engine/request/observer.h"
@@ -26,6 +26,7 @@ class Dispatcher {
   PassLane& passes() { return passes_; }
   const PassLane& passes() const { return passes_; }
   const BlockPool& pool() const { return pool_; }
+  BlockPool& pool() { return pool_; }
 
   void Cancel(uint64_t handle);
   // Of prompts that were shared nothing is found any more.

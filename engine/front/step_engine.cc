@@ -112,6 +112,7 @@ absl::Status StepEngine::Load(const Checkpoint& checkpoint) {
   of_model = ForContext(std::move(of_model), options_.limits.max_context);
   ModelConfig config = of_model;
   config.index = options_.index.value_or(config.index);
+  RETURN_IF_ERROR(CheckSpeculation(options_.speculation, config));
   RETURN_IF_ERROR(
       backend_->Layout(MakeKvGeometry(config, options_.kv_dtype, options_.index_dtype)).status());
   auto model =

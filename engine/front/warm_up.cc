@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/base/status_macros.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/request/request_validation.h"
 
 namespace eta {

@@ -131,6 +131,10 @@ struct ModelConfig {
   bool has_relative_thresholds() const {
     return !has_predictor && gate == Gate::kNone && index == IndexKind::kOutlier;
   }
+  // Whether rows select blocks without a profile: by predicted thresholds or by relative ones.
+  bool has_dynamic_thresholds() const {
+    return HasFullLayers() && (has_predictor || has_relative_thresholds());
+  }
   // Sets index, sink_blocks, shared_reads and temper_special as of a file that names none of them;
   // the gate decides.
   void SetAttentionDefaults();

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/batching/blocks/block_pool.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/passes/pass_cells.h"
 #include "engine/passes/pass_run.h"
 #include "engine/request/shadow/shadow_rows.h"

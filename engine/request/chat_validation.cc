@@ -31,6 +31,13 @@ absl::Status CheckName(const std::optional<std::string>& name, const std::string
   return CheckUtf8Field(field, *name);
 }
 
+absl::Status CheckReasoning(const ChatMessage& message, const std::string& field) {
+  if (!message.reasoning) return absl::OkStatus();
+  if (message.role != "assistant") return InvalidField(field, "is the assistant's");
+  if (message.token_ids) return InvalidField(field, "token_ids hold the reasoning already");
+  return CheckUtf8Field(field, *message.reasoning);
+}
+
 absl::Status CheckMessage(const ChatMessage& message, const std::string& field) {
   if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles)) {
     return InvalidField(field + ".role", "must be system, user, assistant or tool");
@@ -47,6 +54,7 @@ absl::Status CheckMessage(const ChatMessage& message, const std::string& field) 
     }
   }
   RETURN_IF_ERROR(CheckUtf8Field(field + ".text", message.content));
+  RETURN_IF_ERROR(CheckReasoning(message, field + ".reasoning"));
   RETURN_IF_ERROR(CheckToolCalls(message, field));
   RETURN_IF_ERROR(CheckName(message.name, field + ".name"));
   return CheckName(message.tool_call_id, field + ".tool_call_id");
@@ -79,7 +87,7 @@ int64_t BytesOf(const ChatMessage& message) {
     calls += bytes(call.id) + bytes(call.name) + bytes(call.arguments_json);
   }
   return calls + bytes(message.content) + bytes(message.name.value_or("")) +
-         bytes(message.tool_call_id.value_or(""));
+         bytes(message.tool_call_id.value_or("")) + bytes(message.reasoning.value_or(""));
 }
 
 int64_t MessageBytes(const Chat& chat) {

@@ -110,7 +110,8 @@ struct ResolvedAttention {
 // Where drafts of the answer come from, which steps then verify: they change when tokens come,
 // never which. kAuto: from where it makes the answer faster, if from anywhere, and never where the
 // device does not compute verified rows to the bit as it computes single ones. kPrompt: from the
-// text of prompt and answer. kSelf: from the model itself with sparser reads.
+// text of prompt and answer. kSelf: from the model itself with sparser reads
+// (batching/drafts/draft_attention.h), of a model with has_dynamic_thresholds().
 enum class Speculation : uint8_t { kAuto, kOff, kPrompt, kSelf };
 
 enum class Priority : uint8_t { kLow, kNormal, kHigh };

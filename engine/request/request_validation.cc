@@ -157,12 +157,9 @@ void CheckOutput(const OutputOptions& output, Checker& check) {
               "output.prompt_logprobs");
 }
 
-bool HasDynamic(const ModelConfig& config) {
-  return config.HasFullLayers() && (config.has_predictor || config.has_relative_thresholds());
-}
-
 AttentionMode ModeOf(const AttentionChoice& choice, const ModelConfig& config) {
-  return choice.mode.value_or(HasDynamic(config) ? AttentionMode::kDynamic : AttentionMode::kFull);
+  return choice.mode.value_or(config.has_dynamic_thresholds() ? AttentionMode::kDynamic
+                                                              : AttentionMode::kFull);
 }
 
 // What a request says, or else its profile, if it runs with one.
@@ -201,7 +198,7 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
       break;
     }
     case AttentionMode::kDynamic:
-      check.Precondition(HasDynamic(config), "attention.dynamic",
+      check.Precondition(config.has_dynamic_thresholds(), "attention.dynamic",
                          "this model predicts no thresholds, and relative ones "
                          "need an index of kind outlier (--index=outlier)");
       break;
@@ -217,13 +214,6 @@ void CheckAttention(const AttentionChoice& choice, const EngineInfo& model, Chec
   check.Require(full || !config.has_relative_thresholds() || !choice.settings.z, "attention.z",
                 "relative thresholds do not read this");
   if (config.gate == Gate::kNone) check.Set(RefuseGated("attention.", settings));
-}
-
-absl::Status NoSelfDrafts() {
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   "speculation: this server makes no drafts by sparser reads (self); ask for "
-                   "prompt, which drafts from the text, or for auto",
-                   {.reason = "UNSUPPORTED_BY_SERVER", .field = "speculation"});
 }
 
 }  // namespace
@@ -254,8 +244,17 @@ absl::Status ValidateRequest(const Request& request, const EngineInfo& model,
   CheckStopping(request.stopping, config, limits, check);
   CheckOutput(request.output, check);
   CheckAttention(request.attention, model, check);
-  if (request.speculation == Speculation::kSelf) check.Set(NoSelfDrafts());
+  if (request.speculation) check.Set(CheckSpeculation(*request.speculation, config));
   return check.Release();
+}
+
+absl::Status CheckSpeculation(Speculation speculation, const ModelConfig& config) {
+  if (speculation != Speculation::kSelf || config.has_dynamic_thresholds()) {
+    return absl::OkStatus();
+  }
+  return UnsupportedByModel("speculation",
+                            "this model makes no drafts by sparser reads (self), since no row of "
+                            "it selects blocks; prompt drafts from the text, as does auto");
 }
 
 absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model) {

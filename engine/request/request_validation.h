@@ -18,10 +18,13 @@ namespace eta {
 
 // Every bound stated in request.h, UTF-8 of text fields, token ids against the vocabulary. The
 // first violation is returned as InvalidField, or FAILED_PRECONDITION where the model lacks what is
-// asked (dynamic thresholds, a floor or tempered keys of a model without them; of a chat,
-// CHAT_UNSUPPORTED), or UNIMPLEMENTED (UNSUPPORTED_BY_SERVER) for Speculation::kSelf.
+// asked (dynamic thresholds, drafts by sparser reads, a floor or tempered keys of a model without
+// them; of a chat, CHAT_UNSUPPORTED).
 // Prompt length in tokens is not known here: CheckContext does that after tokenising.
 absl::Status ValidateRequest(const Request& request, const EngineInfo& model, const Limits& limits);
+
+// FAILED_PRECONDITION for kSelf of a model whose rows select no blocks.
+absl::Status CheckSpeculation(Speculation speculation, const ModelConfig& config);
 
 // The part of it about attention; of a profile ValidateProfile (profile_validation.h).
 absl::Status ValidateAttention(const AttentionChoice& choice, const EngineInfo& model);

@@ -101,6 +101,7 @@ class CudaBackend final : public Backend, public ExpertOps {
                               : 0;
     return WideBytes(geometry, context) + masses +
            PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) +
+           UnitedListBytes(decode_rows, geometry.num_kv_heads, capacity) +
            AdmittedTilesBytes(geometry, num_query_heads, rows, context) +
            ShadowBytes(context, num_query_heads, geometry.head_dim);
   }

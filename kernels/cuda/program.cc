@@ -139,9 +139,9 @@ class Launcher {
     if (!shape_.few_rows || append == nullptr) return false;
     Context& context = thresholds != nullptr ? ForThresholds(*thresholds) : For(append->k);
     TakeTable(append->kv.table);
-    return AppendDecodeRows(
-        context, norms, rope, *append, thresholds != nullptr ? &thresholds->params : nullptr,
-        shape_.single_rows ? nullptr : BundlesAt(/*windowed=*/true), shape_.window_bundles.count);
+    return AppendDecodeRows(context, norms, rope, *append,
+                            thresholds != nullptr ? &thresholds->params : nullptr,
+                            shape_.single_rows ? nullptr : StepBundles(), shape_.bundles.count);
   }
 
   // Where all rows read everything, attention does without lists. Returns false, and launches
@@ -158,20 +158,17 @@ class Launcher {
     return true;
   }
 
-  const RowBundle* BundlesAt(bool windowed) const {
-    return reinterpret_cast<const RowBundle*>(machine_.uploads.DeviceAt(0) +
-                                              layout_.bundles(windowed));
+  const RowBundle* StepBundles() const {
+    return reinterpret_cast<const RowBundle*>(machine_.uploads.DeviceAt(0) + layout_.bundles());
   }
   DecodeLists ListsOf(const DecodeAttentionOp& op, bool all) const {
-    const bool windowed = op.params.window > 0;
-    const Bundles& bundles = windowed ? shape_.window_bundles : shape_.bundles;
     return {.all = all,
             .even = op.even,
             .single_rows = shape_.single_rows,
             .few_rows = shape_.few_rows,
-            .bundles = BundlesAt(windowed),
-            .num_bundles = bundles.count,
-            .bundle_rows = bundles.rows};
+            .bundles = StepBundles(),
+            .num_bundles = shape_.bundles.count,
+            .bundle_rows = shape_.bundles.rows};
   }
 
   // Launches a product of few rows with the ops around it. Returns how many these are; 0, and

@@ -70,6 +70,7 @@ absl::Status Convert(const v1::ChatMessage& in, const std::string& field, ChatMe
   }
   if (in.has_name()) out.name = in.name();
   if (in.has_tool_call_id()) out.tool_call_id = in.tool_call_id();
+  if (in.has_reasoning()) out.reasoning = in.reasoning();
   RETURN_IF_ERROR(CheckToolCallCount(field, static_cast<size_t>(in.tool_calls_size())));
   out.tool_calls.reserve(static_cast<size_t>(in.tool_calls_size()));
   for (const v1::ToolCall& call : in.tool_calls()) {

@@ -145,14 +145,17 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
   app.add_flag("--prefix_cache,!--no-prefix_cache", options.prefix_cache,
                "Requests whose prompts begin alike share the full blocks of that beginning")
       ->default_str("true");
-  AddChoice<Speculation>(
-      app, "--speculation", options.speculation,
-      {{"auto", Speculation::kAuto}, {"off", Speculation::kOff}, {"prompt", Speculation::kPrompt}},
-      "off",
-      "Where the tokens come from that are guessed ahead and verified together, "
-      "of requests that do not say: prompt, from what the request's text and "
-      "answer said before; auto likewise, where it makes the answer sooner and "
-      "cannot change it; off, nowhere");
+  AddChoice<Speculation>(app, "--speculation", options.speculation,
+                         {{"auto", Speculation::kAuto},
+                          {"off", Speculation::kOff},
+                          {"prompt", Speculation::kPrompt},
+                          {"self", Speculation::kSelf}},
+                         "off",
+                         "Where the tokens come from that are guessed ahead and verified together, "
+                         "of requests that do not say: prompt, from what the request's text and "
+                         "answer said before; self, from the model with sparser reads; auto from "
+                         "either, where it makes the answer sooner and cannot change it; off, "
+                         "nowhere");
   AddShare(app, "--shadow_rate", options.shadow_rate, 1.0,
            "Share of decode rows and layers that are also computed with full attention, to measure "
            "what reading less costs; takes at most 1 % of a step. 0 measures only requests with "

@@ -286,6 +286,11 @@ constexpr Metric kSteps[] = {
     {"eta_draft_kv_bytes_rejected_total", kCounter, "model", "bytes",
      "Bytes of keys and values that were read behind drafted tokens that were not right; "
      "eta_attention_kv_bytes_read_total does not have them"},
+    {"eta_draft_rows_total", kCounter, "model", "rows",
+     "Rows with sparser reads that drafted a token each (--speculation=self)"},
+    {"eta_draft_kv_bytes_made_total", kCounter, "model", "bytes",
+     "Bytes of keys and values that these rows read; eta_attention_kv_bytes_read_total does not "
+     "have them"},
 };
 
 // Of models with experts alone.

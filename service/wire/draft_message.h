@@ -12,6 +12,8 @@ inline v1::DraftStats ToMessage(const DraftCounts& counts) {
   message.set_accepted(counts.accepted);
   message.set_steps_saved(counts.steps_saved);
   message.set_kv_bytes_rejected(counts.kv_bytes_rejected);
+  message.set_made(counts.made);
+  message.set_kv_bytes_made(counts.kv_bytes_made);
   return message;
 }
 

@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string guarded = std::string(kGuard) + content + std::string(kGuard);
   const eta::Chat chat{.messages = {{.role = "system", .content = guarded},
                                     {.role = "user", .content = guarded, .name = guarded},
-                                    {.role = "assistant", .content = guarded},
+                                    {.role = "assistant", .content = guarded, .reasoning = guarded},
                                     {.role = "tool", .content = guarded, .tool_call_id = guarded},
                                     {.role = guarded, .content = guarded}},
                        .variables_json = std::string(rest)};

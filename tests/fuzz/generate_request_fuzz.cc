@@ -92,6 +92,8 @@ void CheckChat(const eta::Chat& chat, const eta::Limits& limits) {
       Require(!name || (name->size() <= 256 && !eta::FirstInvalidUtf8(*name)));
     }
     const bool is_answer = message.role == "assistant";
+    Require(!message.reasoning ||
+            (is_answer && !message.token_ids && !eta::FirstInvalidUtf8(*message.reasoning)));
     Require(message.tool_calls.empty() ||
             (is_answer && !message.token_ids && message.tool_calls.size() <= eta::kMaxToolCalls));
     for (const eta::ToolCall& call : message.tool_calls) {
@@ -178,7 +180,8 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(request.output.prompt_logprobs.value_or(0) >= 0 &&
           request.output.prompt_logprobs.value_or(0) <= 20);
   Require(eta::IsRequestId(request.id));
-  Require(request.speculation != eta::Speculation::kSelf);
+  Require(request.speculation != eta::Speculation::kSelf ||
+          model.config.has_dynamic_thresholds());
   const eta::ResolvedAttention resolved = eta::ResolveAttention(request.attention, model.config);
   Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
   Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);

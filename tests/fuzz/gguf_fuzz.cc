@@ -1,9 +1,9 @@
 // Any bytes as a GGUF file, or as the parts of a model: refused with a readable error, or a model
 // whose texts are well formed and whose every tensor can be read.
 //
-// Input: the form and then the file. Form "r": the bytes as they are; form "p": heads of parts, each
-// from one "GGUF" to the next; any other form: a head. Behind a head is put the data that it calls
-// for, and nothing where that is too much.
+// Input: the form and then the file. Form "r": the bytes as they are; form "p": heads of parts,
+// each from one "GGUF" to the next; any other form: a head. Behind a head is put the data that it
+// calls for, and nothing where that is too much.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,7 +17,7 @@
 #include "kernels/weights/block_scales.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/temp_folder.h"
-#include "tests/testing/engine/gguf_split.h"
+#include "tests/testing/engine/gguf_writer.h"
 #include "tests/testing/fuzz/checked_error.h"
 
 namespace {

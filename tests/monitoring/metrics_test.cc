@@ -278,6 +278,8 @@ TEST_F(MonitoringTest, StepsAddUp) {
   EXPECT_EQ(page().Sum("eta_draft_tokens_accepted_total"), drafts.accepted());
   EXPECT_EQ(page().Sum("eta_draft_steps_saved_total"), drafts.steps_saved());
   EXPECT_EQ(page().Sum("eta_draft_kv_bytes_rejected_total"), drafts.kv_bytes_rejected());
+  EXPECT_EQ(page().Sum("eta_draft_rows_total"), drafts.made());
+  EXPECT_EQ(page().Sum("eta_draft_kv_bytes_made_total"), drafts.kv_bytes_made());
   for (const char* of_experts :
        {"eta_expert_rows_total", "eta_experts_read_total", "eta_expert_load_ratio"}) {
     EXPECT_THAT(page().Find(of_experts), IsEmpty()) << "the model has none";

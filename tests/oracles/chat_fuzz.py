@@ -99,6 +99,7 @@ def with_tools(random):
                     call = {"id": f"call{len(messages):04}{at}", **call}
                 calls.append(call)
             messages.append({"role": "assistant", "content": random.choice(["", "", content(random)]),
+                             **({"reasoning": content(random)} if random.random() < 0.4 else {}),
                              "tool_calls": calls})
             for call in calls:
                 answer = {"role": "tool", "content": content(random), "name": call["name"]}
@@ -135,6 +136,8 @@ def chat(random):
     role = "user" if random.random() < 0.95 else "assistant"
     for _ in range(random.randrange(7)):
         message = {"role": role, "content": content(random)}
+        if role == "assistant" and random.random() < 0.2:
+            message["reasoning"] = content(random)
         if random.random() < (0.9 if role == "tool" else 0.05):
             message["name"] = random.choice(NAMES)
         if random.random() < (0.8 if role == "tool" else 0.02):

@@ -50,6 +50,9 @@ def messages_of(chat):
     """Messages as apply_chat_template gets them."""
     made = []
     for message in chat["messages"]:
+        if "reasoning" in message:
+            message = {**message, "reasoning_content": message["reasoning"], "thinking": message["reasoning"]}
+            del message["reasoning"]
         if calls := message.get("tool_calls"):
             calls = [{**({"id": call["id"]} if "id" in call else {}), "type": "function",
                       "function": {"name": call["name"], "arguments": call["arguments"]}}

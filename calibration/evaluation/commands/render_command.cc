@@ -38,12 +38,13 @@ void RenderCommand::Register(CLI::App& command) {
   command.add_option("--eos_token", tokens.eos, "How the vocabulary spells end of text");
   command.footer(
       "Reads one chat a line from standard input, as JSON: {\"messages\": [{\"role\": ...,\n"
-      "\"content\": ..., \"name\": ..., \"tool_call_id\": ..., \"tool_calls\": [{\"id\": ...,\n"
-      "\"name\": ..., \"arguments_json\": \"{...}\"}]}], \"add_generation_prompt\": true,\n"
-      "\"variables_json\": \"{...}\", \"tools\": [{\"name\": ..., \"description\": ...,\n"
-      "\"parameters_json\": \"{...}\"}]}. Writes one line for each: {\"text\": ..., \"control\":\n"
-      "[[BEGIN, END], ...]}, the bytes that the template itself wrote, or {\"code\": ...,\n"
-      "\"error\": ...}.");
+      "\"content\": ..., \"reasoning\": ..., \"name\": ..., \"tool_call_id\": ...,\n"
+      "\"tool_calls\": [{\"id\": ..., \"name\": ..., \"arguments_json\": \"{...}\"}]}],\n"
+      "\"add_generation_prompt\": true, \"variables_json\": \"{...}\", \"tools\": [{\"name\": "
+      "...,\n"
+      "\"description\": ..., \"parameters_json\": \"{...}\"}]}. Writes one line for each:\n"
+      "{\"text\": ..., \"control\": [[BEGIN, END], ...]}, the bytes that the template itself\n"
+      "wrote, or {\"code\": ..., \"error\": ...}.");
 }
 
 // A line of input: a chat, and where the command line names none, its template.
@@ -88,6 +89,7 @@ absl::StatusOr<ChatLine> ParseLine(const std::string& line) {
     if (!entry.is_object()) return absl::InvalidArgumentError("messages: not objects");
     JsonFields message(entry, "messages[].");
     ChatMessage made{.role = message.Text("role"), .content = message.Text("content")};
+    if (message.Has("reasoning")) made.reasoning = message.Text("reasoning");
     if (message.Has("name")) made.name = message.Text("name");
     if (message.Has("tool_call_id")) made.tool_call_id = message.Text("tool_call_id");
     if (message.Has("tool_calls")) {

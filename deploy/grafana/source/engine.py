@@ -112,11 +112,13 @@ def build():
             ),
             series(
                 "Drafted tokens",
-                "Guessed ahead per second, and those of them that were right. Each right one saves a step.",
+                "Guessed ahead per second, and those of them that were right. Each right one saves a step; "
+                "one that the model guessed with sparser reads took one, too.",
                 [
                     per_second("eta_draft_tokens_total", "drafted"),
                     per_second("eta_draft_tokens_accepted_total", "right"),
                     per_second("eta_draft_steps_saved_total", "steps saved"),
+                    per_second("eta_draft_rows_total", "guessed with sparser reads"),
                 ],
             ),
             row("Steps"),

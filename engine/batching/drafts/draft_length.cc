@@ -5,8 +5,7 @@
 namespace eta {
 namespace {
 
-constexpr double kNewest = 1.0 / 8.0;  // the weight of the newest token in the average
-constexpr double kLeastGain = 1.02;    // below that, what a draft costs beside its rows is not paid
+constexpr double kLeastGain = 1.02;  // below that, what a draft costs beside its rows is not paid
 
 // How much faster the batch gets its tokens with k drafted ones for one of its sequences.
 double Gain(double acceptance, int32_t k, int32_t running, double row_cost) {
@@ -28,23 +27,14 @@ int32_t Best(double acceptance, int32_t running, double row_cost) {
 
 int32_t DraftLength::Next(int32_t match, int32_t running, double row_cost) {
   if (match == 0 || running > kMostRunning) return 0;
-  Kind& kind = KindOf(match);
-  if (const int32_t best = Best(kind.acceptance, running, row_cost); best > 0) {
-    kind.pause = kFirstPause;
-    kind.skipped = 0;
+  Acceptance& kind = KindOf(match);
+  if (const int32_t best = Best(kind.rate(), running, row_cost); best > 0) {
+    kind.Pays();
     return best;
   }
   // Where even perfect drafts would not pay, there is nothing to try.
-  if (Best(1.0, running, row_cost) == 0 || ++kind.skipped <= kind.pause) return 0;
-  kind.pause = std::min(2 * kind.pause, kLongestPause);
-  kind.skipped = 0;
+  if (Best(1.0, running, row_cost) == 0 || !kind.TriesAgain()) return 0;
   return kShort;
-}
-
-void DraftLength::Observe(int32_t match, int32_t drafted, int32_t accepted) {
-  double& average = KindOf(match).acceptance;
-  for (int32_t i = 0; i < accepted; ++i) average += kNewest * (1.0 - average);
-  if (accepted < drafted) average -= kNewest * average;  // those behind it were not tried
 }
 
 }  // namespace eta

@@ -11,6 +11,8 @@
 #include <array>
 #include <cstdint>
 
+#include "engine/batching/drafts/acceptance.h"
+
 namespace eta {
 
 class DraftLength {
@@ -27,20 +29,14 @@ class DraftLength {
   int32_t Next(int32_t match, int32_t running, double row_cost);
 
   // What became of such a draft: accepted <= drafted, which may be fewer than Next said.
-  void Observe(int32_t match, int32_t drafted, int32_t accepted);
+  void Observe(int32_t match, int32_t drafted, int32_t accepted) {
+    KindOf(match).Observe(drafted, accepted);
+  }
 
  private:
-  static constexpr int32_t kFirstPause = 16;  // drafts
-  static constexpr int32_t kLongestPause = 512;
+  Acceptance& KindOf(int32_t match) { return kinds_[match >= kLongMatch ? 1 : 0]; }
 
-  struct Kind {
-    double acceptance;
-    int32_t pause = kFirstPause;
-    int32_t skipped = 0;
-  };
-  Kind& KindOf(int32_t match) { return kinds_[match >= kLongMatch ? 1 : 0]; }
-
-  std::array<Kind, 2> kinds_{Kind{.acceptance = 0.6}, Kind{.acceptance = 0.8}};  // as of most texts
+  std::array<Acceptance, 2> kinds_{Acceptance(0.6), Acceptance(0.8)};  // as of most texts
 };
 
 }  // namespace eta

@@ -16,12 +16,13 @@ struct DraftOptions {
   // drafts nothing.
   bool exact = false;
   int32_t length = 0;  // tokens of every draft; 0: as many as pay (draft_length.h)
-  // Null: from the text (suffix_index.h).
+  // Null: from the text (suffix_index.h). What it says takes the place too of what rows draw that
+  // make drafts, if these are asked for alone.
   std::function<std::unique_ptr<DraftSource>(const Request&)> source;
 
-  bool Wanted(const Request& request) const {
+  Speculation Wanted(const Request& request) const {
     const Speculation wish = request.speculation.value_or(speculation);
-    return wish == Speculation::kPrompt || (wish == Speculation::kAuto && exact);
+    return wish == Speculation::kAuto && !exact ? Speculation::kOff : wish;
   }
 };
 

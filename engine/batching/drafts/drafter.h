@@ -1,6 +1,8 @@
 // The drafts of one sequence: what may follow its newest token, to be verified in one step.
 //
-// Drafts are of the tokens that they were made behind. Not thread-safe: the step thread's.
+// They come from the text at once, or from rows of the sequence with sparser reads, one step after
+// the other. Drafts are of the tokens that they were made behind. Not thread-safe: the step
+// thread's.
 #pragma once
 
 #include <cstdint>
@@ -10,40 +12,70 @@
 
 #include "engine/batching/drafts/draft_length.h"
 #include "engine/batching/drafts/draft_options.h"
+#include "engine/batching/drafts/self_length.h"
 #include "engine/request/request.h"
 
 namespace eta {
+
+// What decides how many tokens are drafted.
+struct DraftCosts {
+  int32_t running = 1;    // as of DraftLength
+  double row_cost = 0.0;  // likewise
+  SelfDraftCosts self;
+  bool sparser = false;  // whether the sequence may make drafts with sparser reads now
+};
 
 class Drafter {
  public:
   // No drafts come of a request that wants none. The prompt is looked at here already.
   Drafter(const DraftOptions& options, const Request& request, std::span<const int32_t> prompt);
 
-  bool on() const { return source_ != nullptr; }
-  // Makes drafts, at most `most`, of what follows `tokens`; `running` and `row_cost` as of
-  // DraftLength. Without memory there are none.
-  void Propose(std::span<const int32_t> tokens, int32_t most, int32_t running, double row_cost);
+  bool on() const { return wanted_ != Speculation::kOff; }
+  // Whether rows of the sequence may make drafts.
+  bool self() const { return wanted_ == Speculation::kSelf || wanted_ == Speculation::kAuto; }
+  // Makes drafts, at most `most`, of what follows `tokens`, or says how many rows are to make.
+  // Without memory there are none.
+  void Propose(std::span<const int32_t> tokens, int32_t most, const DraftCosts& costs);
   // Whether Propose was the last time given so many tokens.
   bool Proposed(int32_t num_tokens) const { return made_for_ == num_tokens; }
-  // Of Propose, if that was given so many tokens; else none.
+  // Of what Propose was given, if that was so many tokens; else none.
   std::span<const int32_t> DraftsBehind(int32_t num_tokens) const {
     return Proposed(num_tokens) ? std::span<const int32_t>(drafts_) : std::span<const int32_t>();
   }
-  // Keeps the first `count`.
-  void Cut(size_t count) { drafts_.resize(count); }
+  // Keeps the first `count`, and no row makes more.
+  void Cut(size_t count);
+  // What is made is made for tokens that are not in the cache any more.
+  void Restart();
+
+  // Whether a row of the sequence is to make the next draft, behind so many tokens and those that
+  // are made.
+  bool Makes(int32_t num_tokens) const {
+    return Proposed(num_tokens) && drafts_.size() < static_cast<size_t>(to_make_);
+  }
+  // The row drew this token.
+  void Make(int32_t token);
 
   // What became of the first counts.drafted of them in a step.
   void Observe(const DraftCounts& counts);
+  // What rows read beside the answer's own: behind drafts that did not hold, and to make drafts.
   void CountRejected(int64_t kv_bytes) { counts_.kv_bytes_rejected += kv_bytes; }
+  void CountMade(int64_t kv_bytes) {
+    ++counts_.made;
+    counts_.kv_bytes_made += kv_bytes;
+  }
   const DraftCounts& counts() const { return counts_; }
 
  private:
-  std::unique_ptr<DraftSource> source_;  // null: no drafts
-  int32_t fixed_length_;                 // 0: as of length_
+  Speculation wanted_;
+  std::unique_ptr<DraftSource> source_;  // null: what rows draw
+  int32_t fixed_length_;                 // 0: as of the lengths
   DraftLength length_;
+  SelfLength self_length_;
   int32_t made_for_ = 0;
   int32_t match_ = 0;
+  int32_t to_make_ = 0;  // by rows, all together; 0: the drafts are the text's
   std::vector<int32_t> drafts_;
+  std::vector<int32_t> script_;  // what is taken for what rows draw; empty: nothing else
   DraftCounts counts_;
 };
 

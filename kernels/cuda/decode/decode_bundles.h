@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/host/ops.h"
+#include "kernels/params/selection.h"
 
 namespace eta::cuda {
 namespace decode {
@@ -10,6 +11,13 @@ namespace decode {
 struct BundleCut {
   int32_t rows_per_list = 1;
   int32_t lists_per_bundle = 1;  // of a KV head
+};
+
+// What a list's rows read together, where the selection of its last row would stand: of each block
+// that any of them reads its ordinal, its place in the pool, and the columns that attend to it.
+struct UnitedLists {
+  uint32_t* pool_blocks = nullptr;  // null: there are none
+  BlockSelection selection{};
 };
 
 }  // namespace decode
@@ -26,7 +34,12 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
 // ring. REQUIRES: HasClusters(), and lists.even.
 bool BundledClusterAttention(Context& context, const AttentionParams& params,
                              const DeviceCounts& counts, const DecodeLists& lists,
-                             const decode::BundleCut& cut,
+                             const decode::BundleCut& cut, const decode::UnitedLists& united,
                              int32_t columns);  // decode_bundle_clusters.cu
+
+// Unites the lists of the rows of each list of bundles. Has none if the device has no memory.
+decode::UnitedLists UniteLists(Context& context, const AttentionParams& params,
+                               const DecodeLists& lists,
+                               const decode::BundleCut& cut);  // unite_lists.cu
 
 }  // namespace eta::cuda

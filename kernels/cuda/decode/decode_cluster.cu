@@ -13,7 +13,7 @@ bool ClusterDecodeAttention(Context& context, const AttentionParams& params,
   bool launched = false;
   decode::WithShape(params.geometry, group, [&](auto element, auto head_dim, auto head_tiles) {
     launched = decode::LaunchClusters<decltype(element), head_dim(), head_tiles(), 0>(
-        context, params, counts, lists, {});
+        context, params, counts, lists, {}, {});
   });
   return launched;
 }

@@ -186,10 +186,11 @@ __global__ void __launch_bounds__(kCtaThreads<Halves>,
 #endif
 }
 
-// `cut`: of the bundles in `lists`, if Halves is not 0. Returns as ClusterDecodeAttention does.
+// `cut` and `united`: of the bundles in `lists`, if Halves is not 0. Returns as
+// ClusterDecodeAttention does.
 template <typename Element, int D, int HeadTiles, int Halves>
 bool LaunchClusters(Context& context, const AttentionParams& params, const DeviceCounts& counts,
-                    const DecodeLists& lists, const BundleCut& cut) {
+                    const DecodeLists& lists, const BundleCut& cut, const UnitedLists& united) {
   constexpr int32_t kMostCtas = kMostCtasPerSm<Element, D, HeadTiles, Halves>;
   const int32_t num_kv_heads = params.geometry.num_kv_heads;
   const int32_t num_lists = (Halves > 0 ? lists.num_bundles : context.step.num_rows) *
@@ -211,7 +212,7 @@ bool LaunchClusters(Context& context, const AttentionParams& params, const Devic
       Halves > 0 ? lists.few_rows && cut.lists_per_bundle == 1 : lists.single_rows;
   args.early = (lists.all || args.window > 0) && all_new_at_end;
   if constexpr (Halves > 0) {
-    TakeBundles(lists, cut, 0, args);
+    TakeBundles(lists, cut, united, 0, args);
     args.num_count_lists = context.step.num_rows * num_kv_heads;
   }
   Launch(context.device, "decode attention in clusters",

@@ -110,8 +110,12 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
 }
 
 // Makes a launch one of bundles, from `first` on.
-inline void TakeBundles(const DecodeLists& lists, const BundleCut& cut, int64_t first,
-                        DecodeArgs& args) {
+inline void TakeBundles(const DecodeLists& lists, const BundleCut& cut, const UnitedLists& united,
+                        int64_t first, DecodeArgs& args) {
+  if (united.pool_blocks != nullptr) {
+    args.selection = united.selection;
+    args.pool_blocks = united.pool_blocks;
+  }
   args.bundles = lists.bundles + first;
   args.rows_per_list = cut.rows_per_list;
   args.lists_per_bundle = cut.lists_per_bundle;

@@ -173,7 +173,9 @@ struct WarpState {
       float p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float floor = note.Has(WarpNote::kTail) ? 0.0f : floor_weight[tile][i % 2];
+        const bool in_tail =
+            kBundled ? row_of[tile][i % 2] < note.full_from() : note.Has(WarpNote::kTail);
+        const float floor = in_tail ? 0.0f : floor_weight[tile][i % 2];
         p[i] = admitted[tile][i] ? Exp2(scores[tile][i] - max[tile][i % 2]) - floor : 0.0f;
         sum[tile][i % 2] += p[i];
         if constexpr (Tokens::kScaled) {
@@ -233,13 +235,12 @@ struct WarpState {
     }
   };
 
-  // Whether a token is a key of row `row` of a bundle, and `head`, a place of the first row, admits
-  // its block.
+  // Whether a token is a key of row `row` of a bundle, and `column`, one of it, admits its block.
   __device__ static bool Sees(const DecodeArgs& args, const WarpNote& note, int token, int row,
-                              int head) {
+                              int column) {
     if (token >= note.valid() || token + note.first_token() > row) return false;
     if (args.window > 0) return token + note.from_window() > row;
-    return (note.heads >> head & 1u) != 0;
+    return (note.heads >> column & 1u) != 0;
   }
 
   // Sets the scores of tempered tokens to 0, the row's own one excepted: the gate leaves 0 as it

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/host/device.h"
@@ -48,17 +49,46 @@ struct LaunchShape {
   unsigned cluster = 1;     // neighbours along x that form a cluster; divides grid.x
 };
 
+// Lets the kernel have such dynamic shared memory.
+template <typename... Params>
+cudaError_t AllowSharedBytes(size_t bytes, void (*kernel)(Params...)) {
+  constexpr size_t kAlwaysThere = 16u << 10;  // beside any kernel's static memory
+  if (bytes <= kAlwaysThere) return cudaSuccess;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+}
+
+// How many clusters of this shape the device holds at once, where nothing else runs on it; 0: it
+// has none such. Asked once for every size of a cluster.
+template <typename... Params>
+int RoomForClusters(Device& device, const LaunchShape& shape, void (*kernel)(Params...)) {
+  std::optional<int>& room =
+      device.cluster_room(reinterpret_cast<const void*>(kernel), shape.cluster);
+  if (room) return *room;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (AllowSharedBytes(shape.shared_bytes, kernel) != cudaSuccess ||
+      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    clusters = 0;
+    cudaGetLastError();  // otherwise the next launch would report the error
+  }
+  room = clusters;
+  return clusters;
+}
+
 template <typename... Params, typename... Args>
 void Launch(Device& device, const char* what, const LaunchShape& shape, void (*kernel)(Params...),
             Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kAlwaysThere = 16u << 10;  // beside any kernel's static memory
-  if (shape.shared_bytes > kAlwaysThere) {
-    device.Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shape.shared_bytes)),
-                 what);
-  }
+  device.Check(AllowSharedBytes(shape.shared_bytes, kernel), what);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

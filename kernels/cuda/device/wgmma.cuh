@@ -1,6 +1,6 @@
-// Matrix products of a warpgroup on sm_90a (PTX wgmma): four warps multiply 64 rows by 64 columns
-// in shared memory. Each warp holds 16 of the rows in registers, as in m16n8k16 (mma.cuh). The
-// products run beside the threads. Neither a product's sums nor its A registers may be touched
+// Matrix products of a warpgroup on sm_90a (PTX wgmma): four warps multiply 64 rows by 64 columns,
+// or 32, in shared memory. Each warp holds 16 of the rows in registers, as in m16n8k16 (mma.cuh).
+// The products run beside the threads. Neither a product's sums nor its A registers may be touched
 // until Wait() says that it has finished.
 #pragma once
 
@@ -30,17 +30,18 @@ __device__ __forceinline__ void Wait() {
 }
 
 // Keeps the compiler from moving uses of a product's sums across the waits around the product.
-__device__ __forceinline__ void Pin(float (&c)[8][4]) {
+template <int kColumns>
+__device__ __forceinline__ void Pin(float (&c)[kColumns][4]) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n) {
+  for (int n = 0; n < kColumns; ++n) {
     asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
   }
 }
 
-// Describes 64 rows of 128 bytes in shared memory, 1024-byte aligned, whose 16-byte chunks are
-// swizzled by the row's low three bits. A row is a column of B ([n][k], keys). Transposed, it is
-// one step of the inner dimension ([k][n], values). The next 16 inner elements are at + kInnerStep
-// or + kInnerStepTransposed.
+// Describes rows of 128 bytes in shared memory, 64 or as many as a product has columns, 1024-byte
+// aligned, whose 16-byte chunks are swizzled by the row's low three bits. A row is a column of B
+// ([n][k], keys). Transposed, it is one step of the inner dimension ([k][n], values). The next 16
+// inner elements are at + kInnerStep or + kInnerStepTransposed.
 __device__ __forceinline__ uint64_t Describe(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = 1ull << 62;
   constexpr uint64_t kGroupStride = static_cast<uint64_t>(1024 >> 4) << 32;  // of eight rows
@@ -69,6 +70,18 @@ inline constexpr uint64_t kInnerStepTransposed = 16 * 128 >> 4;
       "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " FACTORS "; }"        \
       : ETA_WGMMA_SUMS(CONSTRAINT)                                                              \
       : __VA_ARGS__)
+// Of 32 columns, added to or in the place of what c holds.
+#define ETA_WGMMA_NARROW(TYPE, ADD, ...)                                          \
+  asm volatile(                                                                   \
+      "{ .reg .pred add;\n"                                                       \
+      "setp.ne.b32 add, " ADD                                                     \
+      ", 0;\n"                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                 \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
+      "{%16, %17, %18, %19}, %20, add, 1, 1, 0; }"                                \
+      : ETA_WGMMA_ROW("+f", 0), ETA_WGMMA_ROW("+f", 1), ETA_WGMMA_ROW("+f", 2),   \
+        ETA_WGMMA_ROW("+f", 3)                                                    \
+      : __VA_ARGS__)
 // Overwriting and adding products are separate instructions for the compiler: with the first kind
 // the old value of c is dead.
 #define ETA_WGMMA_EITHER(...)                                   \
@@ -90,12 +103,40 @@ __device__ __forceinline__ void Multiply(float (&c)[8][4], const uint32_t (&a)[4
                    "r"(a[3]), "l"(b), "n"(kTransposed ? 1 : 0))
 }
 
+// The same of rows that are not transposed, where c keeps its registers even if it is overwritten:
+// for the compiler its old value is not dead.
+template <typename Element, bool kAccumulate>
+__device__ __forceinline__ void MultiplyInPlace(float (&c)[8][4], const uint32_t (&a)[4],
+                                                uint64_t b) {
+  if constexpr (std::is_same_v<Element, Half>) {
+    ETA_WGMMA("f16", "%37", "+f", "{%32, %33, %34, %35}, %36, add, 1, 1, 0", "r"(a[0]), "r"(a[1]),
+              "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAccumulate ? 1 : 0));
+  } else {
+    ETA_WGMMA("bf16", "%37", "+f", "{%32, %33, %34, %35}, %36, add, 1, 1, 0", "r"(a[0]), "r"(a[1]),
+              "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAccumulate ? 1 : 0));
+  }
+}
+
+// The same with 32 columns.
+template <typename Element, bool kAccumulate>
+__device__ __forceinline__ void MultiplyInPlace(float (&c)[4][4], const uint32_t (&a)[4],
+                                                uint64_t b) {
+  if constexpr (std::is_same_v<Element, Half>) {
+    ETA_WGMMA_NARROW("f16", "%21", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+                     "n"(kAccumulate ? 1 : 0));
+  } else {
+    ETA_WGMMA_NARROW("bf16", "%21", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
+                     "n"(kAccumulate ? 1 : 0));
+  }
+}
+
 // The same product with A in shared memory too: 64 rows as Describe() has them.
 template <typename Element, bool kAccumulate>
 __device__ __forceinline__ void MultiplyShared(float (&c)[8][4], uint64_t a, uint64_t b) {
   ETA_WGMMA_EITHER("%32, %33, add, 1, 1, 0, 0", "l"(a), "l"(b))
 }
 #undef ETA_WGMMA_EITHER
+#undef ETA_WGMMA_NARROW
 #undef ETA_WGMMA
 #undef ETA_WGMMA_SUMS
 #undef ETA_WGMMA_ROW

@@ -8,9 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +40,11 @@ class Device {
   size_t shared_memory_per_block() const { return shared_memory_per_block_; }  // with opt-in
   size_t l2_bytes() const { return l2_bytes_; }
   cudaStream_t stream() const { return stream_; }
+  // Where a launcher keeps how many clusters of so many thread blocks of a kernel the device holds
+  // at once. Nullopt at first.
+  std::optional<int>& cluster_room(const void* kernel, unsigned cluster) {
+    return cluster_room_[{kernel, cluster}];
+  }
 
   // Keeps the first error, with the operation that failed.
   void Check(cudaError_t error, std::string_view what);
@@ -54,6 +62,7 @@ class Device {
   size_t shared_memory_per_block_ = 0;
   size_t l2_bytes_ = 0;
   cudaStream_t stream_ = nullptr;
+  std::map<std::pair<const void*, unsigned>, std::optional<int>> cluster_room_;
   absl::Status status_;
 };
 
@@ -73,6 +82,7 @@ class Scratch {
     kSampling,
     kMatMul,
     kPoolBlocks,
+    kUnitedLists,
     kAngles,
     kLocalAngles,
     kWideTiles,

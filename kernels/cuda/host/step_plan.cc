@@ -67,10 +67,9 @@ class BundleWriter {
  public:
   explicit BundleWriter(RowBundle* to) : to_(to) {}
 
-  void Add(const SequenceRows& sequence, bool shares) {
-    const int32_t most = shares ? kBundleRows : 1;
-    for (int32_t i = 0; i < sequence.num_rows; i += most) {
-      const int32_t rows = std::min(most, sequence.num_rows - i);
+  void Add(const SequenceRows& sequence) {
+    for (int32_t i = 0; i < sequence.num_rows; i += kBundleRows) {
+      const int32_t rows = std::min(kBundleRows, sequence.num_rows - i);
       to_[count_++] = {sequence.row_begin + i, rows};
       longest_ = std::max(longest_, rows);
     }
@@ -86,11 +85,6 @@ class BundleWriter {
   int32_t count_ = 0;
   int32_t longest_ = 1;
 };
-
-// Whether the rows of a sequence read the same blocks, but for the newest, outside of windows.
-bool ReadsAll(const SequenceRows& sequence) {
-  return sequence.attention.admit_all && !sequence.attention.relative;
-}
 
 // The words of the sequence's tempered keys up to the last one that is not 0. Special tokens mostly
 // stand at a sequence's beginning.
@@ -165,8 +159,7 @@ StepLayout::StepLayout(int32_t padded_rows, int32_t num_tables) : padded_rows_(p
   sequences_ = rows_ + AlignUp(rows * sizeof(StepRow));
   screen_begin_ = sequences_ + AlignUp(rows * sizeof(StepSequence));
   bundles_ = screen_begin_ + AlignUp((rows + 1) * sizeof(int32_t));
-  window_bundles_ = bundles_ + AlignUp(rows * sizeof(RowBundle));
-  more_rows_ = window_bundles_ + AlignUp(rows * sizeof(RowBundle));
+  more_rows_ = bundles_ + AlignUp(rows * sizeof(RowBundle));
   table_bytes_ = screen_begin_ - rows_;
   tables_ = more_rows_ + static_cast<size_t>(num_tables - 1) * table_bytes_;
 }
@@ -204,8 +197,7 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   int32_t table_begin = 0;
   int32_t tempered_begin = 0;
   DecodeLengths lengths;
-  BundleWriter bundles(Array<RowBundle>(step, layout.bundles(false)));
-  BundleWriter window_bundles(Array<RowBundle>(step, layout.bundles(true)));
+  BundleWriter bundles(Array<RowBundle>(step, layout.bundles()));
   for (const SequenceRows& sequence : batch.sequences) {
     tempered_begin += static_cast<int32_t>(TableEntries(sequence));
   }
@@ -246,10 +238,10 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
       packed.confirms =
           packed.confirms || (sequence.attention.confirm && !sequence.attention.admit_all);
       packed.decode_rows.push_back({sequence.row_begin, sequence.num_rows});
-      packed.reads_all = packed.reads_all && ReadsAll(sequence);
+      packed.reads_all =
+          packed.reads_all && sequence.attention.admit_all && !sequence.attention.relative;
       lengths.Add(sequence);
-      bundles.Add(sequence, ReadsAll(sequence));
-      window_bundles.Add(sequence, true);
+      bundles.Add(sequence);
       packed.single_rows = packed.single_rows && sequence.num_rows <= 1;
       packed.few_rows = packed.few_rows && sequence.num_rows <= kBundleRows;
     } else {
@@ -266,7 +258,6 @@ PackedStep PackStep(const BatchView& batch, std::byte* step) {
   packed.even = lengths.even();
   packed.longest = lengths.longest;
   packed.bundles = bundles.bundles();
-  packed.window_bundles = window_bundles.bundles();
   *Array<StepCounts>(step, layout.counts()) = {
       .num_rows = packed.num_rows,
       .num_sequences = static_cast<int32_t>(batch.sequences.size()),

@@ -31,8 +31,7 @@ class StepLayout {
   size_t rows(int32_t table = 0) const { return rows_ + Shift(table); }
   size_t sequences(int32_t table = 0) const { return sequences_ + Shift(table); }
   size_t screen_begin() const { return screen_begin_; }
-  // Of layers that read what the rows select, RowBundle [padded rows]; or, `windowed`, a window.
-  size_t bundles(bool windowed) const { return windowed ? window_bundles_ : bundles_; }
+  size_t bundles() const { return bundles_; }  // RowBundle [padded rows]
   size_t tables() const { return tables_; }
 
   // The arrays of a step that begins at `step`, without those that profiles bring; for layers of
@@ -49,7 +48,6 @@ class StepLayout {
   size_t sequences_;
   size_t screen_begin_;
   size_t bundles_;
-  size_t window_bundles_;
   size_t more_rows_;    // rows of block table 1
   size_t table_bytes_;  // rows and sequences of one block table
   size_t tables_;
@@ -80,8 +78,7 @@ struct StepShape {
   int32_t num_tables = 1;
   bool single_rows = true;  // every sequence decodes, one row
   bool few_rows = true;     // every sequence decodes, at most kBundleRows rows
-  Bundles bundles{};        // of layers that read what the rows select
-  Bundles window_bundles{};
+  Bundles bundles{};
 
   bool operator==(const StepShape&) const = default;
 };
@@ -100,10 +97,9 @@ struct PackedStep {
   bool relative = false;         // a decode sequence has relative thresholds
   bool sparse_relative = false;  // one of sparse prefill has
   bool confirms = false;         // a decode sequence has confirmed reads
-  bool single_rows = true;       // as of StepShape, as the next three
+  bool single_rows = true;       // as of StepShape, as the next two
   bool few_rows = true;
   Bundles bundles;
-  Bundles window_bundles;
   bool reads_all = true;              // no decode sequence selects blocks
   bool even = true;                   // decode rows are short, or about equally long
   int64_t longest = 0;                // tokens of the longest decode row
@@ -112,7 +108,7 @@ struct PackedStep {
   std::vector<StepProfile> profiles;  // distinct; StepRow::frozen and head_z index them
 
   StepShape shape() const {
-    return {std::max(padded_rows, 1), num_tables, single_rows, few_rows, bundles, window_bundles};
+    return {std::max(padded_rows, 1), num_tables, single_rows, few_rows, bundles};
   }
 };
 

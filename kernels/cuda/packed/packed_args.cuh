@@ -1,4 +1,4 @@
-// The arguments of packed_product.cu, and which tile of channels a warp takes.
+// The arguments of products with packed weights, and which tile of channels a warp takes.
 #pragma once
 
 #include <cstdint>
@@ -38,17 +38,23 @@ struct TilePlace {
   int32_t tile;  // of the segment; num_tiles or more: there is none
 };
 
+// The segment of cluster `cluster`, without SwiGLU.
+__device__ __forceinline__ int32_t SegmentOf(const Args& args, int32_t cluster) {
+  int32_t segment = 0;
+#pragma unroll
+  for (int32_t i = 1; i < kMostParts; ++i) {
+    if (i < args.num_segments && cluster >= args.segments[i].first_cluster) segment = i;
+  }
+  return segment;
+}
+
 // The tile of warp `warp` of cluster `cluster`.
 __device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp) {
   constexpr int32_t kHalf = kWarps / 2;
   if (args.product.activated != nullptr) {
     return {warp / kHalf, cluster * kHalf + warp % kHalf};
   }
-  int32_t segment = 0;
-#pragma unroll
-  for (int32_t i = 1; i < kMostParts; ++i) {
-    if (i < args.num_segments && cluster >= args.segments[i].first_cluster) segment = i;
-  }
+  const int32_t segment = SegmentOf(args, cluster);
   return {segment, (cluster - args.segments[segment].first_cluster) * kWarps + warp};
 }
 

@@ -101,6 +101,7 @@ struct InShared {
 // One struct per PackedType:
 //
 //   kHasLow  whether groups have minimums
+//   kScales  how many scales a channel has
 //   Load     from a chunk in memory `Memory`, by a whole warp
 //   Widen    eight numbers of group `group` of channel r (half 0) or r + 8 (half 1)
 //   Scales   of a group
@@ -126,6 +127,7 @@ struct ByteNumbers {
 template <>
 struct Chunk<PackedType::kInt8> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = kChunkGroups;
   ByteNumbers numbers;
   uint2 scales;
 
@@ -150,6 +152,7 @@ struct Chunk<PackedType::kInt8> {
 template <>
 struct Chunk<PackedType::kInt4> {
   static constexpr bool kHasLow = true;
+  static constexpr int kScales = kChunkGroups;
   uint4 numbers;
   uint4 scales;
 
@@ -179,6 +182,7 @@ struct Chunk<PackedType::kInt4> {
 template <>
 struct Chunk<PackedType::kE4M3> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = 1;
   ByteNumbers numbers;
   float scale;
 
@@ -201,6 +205,7 @@ struct Chunk<PackedType::kE4M3> {
 template <>
 struct Chunk<PackedType::kSixteen> {
   static constexpr bool kHasLow = false;
+  static constexpr int kScales = 1;
   uint4 numbers[2][2];
 
   template <typename Memory>
@@ -219,6 +224,17 @@ struct Chunk<PackedType::kSixteen> {
     return {{1.0f, 1.0f}, {}};
   }
 };
+
+// Of two rows of x: the sums over a group. `x`: the lane's numbers of a column of eight rows, as
+// the second factor of a product. A row has the same bits whichever warp adds it up.
+template <typename T>
+__device__ __forceinline__ float2 SumsOfX(const uint4& x) {
+  constexpr uint32_t kAll[4] = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
+  float sums[4] = {};
+  Mma<T>(sums, kAll, x.x, x.y);
+  Mma<T>(sums, kAll, x.z, x.w);
+  return {sums[0], sums[1]};
+}
 
 // Calls visit(constant) with the type as a compile-time constant.
 template <typename Visit>

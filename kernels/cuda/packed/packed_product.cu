@@ -1,5 +1,6 @@
 // RunPackedProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 64 rows and weights
-// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind.
+// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind. On sm_90a
+// more than 16 rows go to wide_product.cu.
 //
 // Memory binds: weights are read once, and all else is small. A thread block has 128 channels, a
 // tile of 16 for each warp, and a slice of K; the thread blocks of a cluster have the slices of the
@@ -16,6 +17,7 @@
 #include "kernels/cuda/packed/packed_finish.cuh"
 #include "kernels/cuda/packed/packed_product.h"
 #include "kernels/cuda/packed/packed_ring.cuh"
+#include "kernels/cuda/packed/wide_product.cuh"
 #include "kernels/cuda/rows/row_norm.cuh"
 
 namespace eta::cuda {
@@ -25,17 +27,6 @@ namespace {
 using product::NormMemory;
 
 constexpr int kMostCtasPerSm = 2;
-
-// Of two rows of a column: the sums of x over a group. A row has the same bits whichever warp adds
-// it up.
-template <typename T>
-__device__ __forceinline__ float2 SumsOfX(const uint4& x) {
-  constexpr uint32_t kAll[4] = {kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>};
-  float sums[4] = {};
-  Mma<T>(sums, kAll, x.x, x.y);
-  Mma<T>(sums, kAll, x.z, x.w);
-  return {sums[0], sums[1]};
-}
 
 // Adds a chunk's products: of each group the sum, scaled, less the minimum times the sum of x.
 // `load_x(column, group)`: the lane's numbers of x. `sums_of_x(column, group, x)`: SumsOfX of them.
@@ -135,9 +126,10 @@ __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte*
                                               int32_t first_chunk, int32_t num_chunks,
                                               std::byte* memory, Barrier* arrived,
                                               float (&sums)[kColumns][4]) {
-  using Weights = WeightRing<type, kColumns>;
+  using Weights = WeightRing<type, kWarpBytes<kColumns>>;
   using Bytes = SharedBytes<T, kColumns, kNorm>;
   constexpr int kChunksOfStage = kStageChunks<kColumns>;
+  static_assert(kChunksOfStage % Weights::kSlotChunks == 0);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   Weights weights(memory + Bytes::RingsAt(args.product) + warp * kWarpBytes<kColumns>, arrived,
@@ -263,12 +255,13 @@ bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
   return LaunchKernel<T, 8, false>(device, args, clusters);
 }
 
-// Fills the segments. Returns how many clusters they take.
-int32_t FillSegments(const Weight& weight, bool activates, Args& args) {
+// Fills the segments, for thread blocks of `owners` warps with tiles. Returns how many clusters
+// they take.
+int32_t FillSegments(const Weight& weight, bool activates, int32_t owners, Args& args) {
   const auto* data = static_cast<const std::byte*>(weight.data);
   int32_t clusters = 0;
   int32_t channel = 0;
-  const int32_t of_cluster = activates ? kWarps / 2 : kWarps;
+  const int32_t of_cluster = activates ? owners / 2 : owners;
   for (const WeightPart& part : weight.parts) {
     if (part.type == PackedType::kNone) break;
     const auto tiles = static_cast<int32_t>(Tiles(part.rows));
@@ -300,7 +293,6 @@ void CutK(const Device& device, const Weight& weight, Args& args) {
   const auto fit = [&](int64_t ranks) {
     return ranks <= 2 || tiles * ranks <= kWarps * (kMostCtasPerSm * sms / 4 * 3);
   };
-  args.chunks = static_cast<int32_t>(Chunks(weight.cols));
   args.ranks = 1;
   while (HasClusters(device) && args.ranks < kMostRanks && tiles * args.ranks < kWarps * sms &&
          args.chunks >= 2 * args.ranks * kLeastSlice && fit(2 * args.ranks)) {
@@ -313,21 +305,23 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
 
-// Indices of K are 32-bit.
+// Indices of K are 32-bit, and so is the way from a row of x to the eighth after it.
 constexpr int64_t kMostWidth = 1 << 24;
+constexpr int64_t kMostStride = 1 << 26;
 
 bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
-  const bool fits = product.out.rows > 0 &&
-                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
-                    product.x.dtype == weight.dtype &&
-                    (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
-                    weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
-                    IsAligned(product.x.data, product.x.stride, 2);
+  const bool fits =
+      product.out.rows > 0 && product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) &&
+      halves && product.x.dtype == weight.dtype &&
+      (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
+      weight.cols % 8 == 0 && weight.cols <= kMostWidth && product.x.stride <= kMostStride &&
+      IsAligned(product.x.data, product.x.stride, 2);
   if (!fits) return false;
   if (product.activated.data != nullptr) {
+    if (product.out.rows > kMostNarrowRows) return false;
     const WeightParts& parts = weight.parts;
     if (parts[0] != parts[1] || parts[2].type != PackedType::kNone) return false;
   }
@@ -343,7 +337,12 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
   const bool activates = product.activated.data != nullptr;
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
-  const int32_t clusters = packed::FillSegments(product.weight, activates, args);
+  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
+    const int32_t clusters = packed::FillSegments(product.weight, false, packed::kWideOwners, args);
+    return packed::LaunchWide(context.device, product.weight.dtype, clusters, args);
+  }
+  const int32_t clusters = packed::FillSegments(product.weight, activates, packed::kWarps, args);
   packed::CutK(context.device, product.weight, args);
   if (product.weight.dtype == DType::kFloat16) {
     return packed::LaunchFor<Half>(context.device, args, clusters);

@@ -1,8 +1,9 @@
 // A product with packed weights for a step of few rows, with the ops around it as row_product.h has
 // them.
 //
-// A row's bits depend on that row alone, for every R up to kMostPackedRows: how K is cut follows
-// from the weight and the device, and the columns of a tensor core's product do not meet.
+// A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
+// there to kMostPackedRows: how K is cut follows from the weight and the device, and the columns of
+// a tensor core's product do not meet.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 namespace eta::cuda {
 
 inline constexpr int64_t kMostPackedRows = 64;
+// Up to here warps multiply; beyond, on sm_90a, warpgroups.
+inline constexpr int64_t kMostNarrowRows = 16;
 // With a norm in front. Every thread block normalises all rows, and has little work of its own.
 inline constexpr int64_t kMostNormedRows = 2;
 
@@ -20,7 +23,8 @@ inline constexpr int64_t kMostNormedRows = 2;
 // these shapes and types: more than kMostPackedRows rows, with a norm more than kMostNormedRows;
 // x of another type than products, or out of neither this type nor float32; a K that is no multiple
 // of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
-// memory; SwiGlu of parts that are not two of one type and size.
+// memory; SwiGlu of more than kMostNarrowRows rows, or of parts that are not two of one type and
+// size.
 bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
 
 }  // namespace eta::cuda

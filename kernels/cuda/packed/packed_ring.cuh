@@ -89,17 +89,17 @@ template <int kColumns>
 inline constexpr int kWarpBytes = kColumns <= 2 ? 8704 : 6528;
 inline constexpr int kMostSlots = 8;
 
-// The chunks of one warp, which follow each other in memory. They come by the copy engine, since
-// loads into registers that are on their way together are also waited for together: a warp has few
-// counters of loads.
-template <PackedType type, int kColumns>
+// The chunks of one warp, which follow each other in memory, through a ring of at most kBytes. They
+// come by the copy engine, since loads into registers that are on their way together are also
+// waited for together: a warp has few counters of loads.
+template <PackedType type, int kBytes>
 class WeightRing {
  public:
   static constexpr int kSlotChunks = type == PackedType::kSixteen ? 1 : 2;
   static constexpr int kSlotBytes = kSlotChunks * static_cast<int>(ChunkBytes(type));
-  static constexpr int kFit = kWarpBytes<kColumns> / kSlotBytes;
+  static constexpr int kFit = kBytes / kSlotBytes;
   static constexpr int kSlots = kFit < kMostSlots ? kFit : kMostSlots;
-  static_assert(kSlots >= 3 && kStageChunks<kColumns> % kSlotChunks == 0);
+  static_assert(kSlots >= 3);
 
   // `memory` and `arrived` are the warp's. Null `chunks`: it has none.
   __device__ WeightRing(std::byte* memory, Barrier* arrived, const std::byte* chunks,
@@ -123,6 +123,10 @@ class WeightRing {
   // Waits for the next kSlotChunks chunks.
   __device__ __forceinline__ const std::byte* Await() const {
     Wait(&arrived_[at_.stage], at_.phase);
+    return Slot();
+  }
+  // Those that Await() has waited for.
+  __device__ __forceinline__ const std::byte* Slot() const {
     return memory_ + at_.stage * kSlotBytes;
   }
   // Starts to bring others in their place.

@@ -93,6 +93,7 @@ bool AnswerDisplay::Show(const v1::GenerateResponse& response) {
     case v1::GenerateResponse::kDelta:
       progress_.Clear();
       text_ += response.delta().text();
+      reasoning_ += response.delta().reasoning();
       if (!json_ && !quiet_) ShowReasoning(response.delta().reasoning());
       if (!json_) ShowText(response.delta().text());
       break;

@@ -24,6 +24,7 @@ class AnswerDisplay {
   void End();
 
   const std::string& text() const { return text_; }  // of the answer so far
+  const std::string& reasoning() const { return reasoning_; }
   // Of the end; absent: it has none.
   const std::optional<v1::Finished>& finished() const { return finished_; }
 
@@ -40,6 +41,7 @@ class AnswerDisplay {
   v1::Started started_;
   std::optional<v1::Finished> finished_;
   std::string text_;
+  std::string reasoning_;
   bool ends_line_ = true;
   bool reasons_ = false;  // a line of standard error is reasoning
 };

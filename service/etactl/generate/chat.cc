@@ -129,6 +129,9 @@ class ChatSession {
       answer.set_role(v1::CHAT_ROLE_ASSISTANT);
       answer.set_text(display.text());
       if (display.finished()) *answer.mutable_tool_calls() = display.finished()->tool_calls();
+      // Beside text and calls the template of gpt-oss refuses it.
+      const bool has_room = answer.text().empty() || answer.tool_calls().empty();
+      if (has_room && !display.reasoning().empty()) answer.set_reasoning(display.reasoning());
       history_.Add(std::move(answer));
       return Keep();
     }
@@ -164,10 +167,11 @@ CLI::App* AddChatCommand(CLI::App& app, ChatFlags* flags) {
       ->add_option("--message", flags->messages,
                    "A further message; may be repeated, each is answered before the next is sent")
       ->allow_extra_args(false);
-  command->add_option("--history", flags->history,
-                      "File of the chat, a JSON object with role, content and, where the message "
-                      "has them, name, tool_call_id and tool_calls per line: it is continued, and "
-                      "kept after each answer");
+  command->add_option(
+      "--history", flags->history,
+      "File of the chat, a JSON object with role, content and, where the message "
+      "has them, reasoning_content, name, tool_call_id and tool_calls per line: it is "
+      "continued, and kept after each answer");
   command->add_option("--variables", flags->variables,
                       "Further variables of the chat template, as one JSON object");
   command->add_option("--tools", flags->tools,

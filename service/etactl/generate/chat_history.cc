@@ -23,6 +23,8 @@ constexpr std::pair<const char*, v1::ChatRole> kRoles[] = {{"system", v1::CHAT_R
                                                            {"assistant", v1::CHAT_ROLE_ASSISTANT},
                                                            {"tool", v1::CHAT_ROLE_TOOL}};
 
+constexpr char kReasoning[] = "reasoning_content";
+
 std::optional<v1::ChatRole> RoleOf(const std::string& name) {
   for (const auto& [known, role] : kRoles) {
     if (name == known) return role;
@@ -73,6 +75,7 @@ absl::StatusOr<v1::ChatMessage> MessageOf(const std::string& line) {
   const std::string content = reader.Text("content");
   const std::string name = reader.Text("name");
   const std::string tool_call_id = reader.Text("tool_call_id");
+  const std::string reasoning = reader.Text(kReasoning);
   if (!reader.error().empty()) return absl::InvalidArgumentError(reader.error());
   v1::ChatMessage message;
   if (object.contains("tool_calls") && !object["tool_calls"].is_null()) {
@@ -88,11 +91,15 @@ absl::StatusOr<v1::ChatMessage> MessageOf(const std::string& line) {
   if (object.contains("tool_call_id") && !object["tool_call_id"].is_null()) {
     message.set_tool_call_id(tool_call_id);
   }
+  if (object.contains(kReasoning) && !object[kReasoning].is_null()) {
+    message.set_reasoning(reasoning);
+  }
   return message;
 }
 
 std::string LineOf(const v1::ChatMessage& message) {
   nlohmann::ordered_json object = {{"role", NameOf(message.role())}, {"content", message.text()}};
+  if (message.has_reasoning()) object[kReasoning] = message.reasoning();
   if (message.has_name()) object["name"] = message.name();
   if (message.has_tool_call_id()) object["tool_call_id"] = message.tool_call_id();
   if (message.tool_calls_size() > 0) object["tool_calls"] = CallList(message);

@@ -13,11 +13,11 @@ namespace eta::ctl {
 class ChatHistory {
  public:
   // Reads a file with one JSON object per line: `role` (system, user, assistant or tool), `content`
-  // and, where the message has them, `name`, `tool_call_id` and `tool_calls` (chat_tools.h), beside
-  // which content may be null. Other fields are the writer's own: they are not sent. Empty if there
-  // is no such file. INVALID_ARGUMENT, with a sentence for the user that names the line, for what
-  // is not such an object, and for `function_call`, which the API cannot carry: without it the chat
-  // would be another one.
+  // and, where the message has them, `reasoning_content`, `name`, `tool_call_id` and `tool_calls`
+  // (chat_tools.h), beside which content may be null. Other fields are the writer's own: they are
+  // not sent. Empty if there is no such file. INVALID_ARGUMENT, with a sentence for the user that
+  // names the line, for what is not such an object, and for `function_call`, which the API cannot
+  // carry: without it the chat would be another one.
   static absl::StatusOr<ChatHistory> Read(const std::string& file);
   // Replaces the file by what Read reads, whole or not at all (output.h). Messages that were read
   // stand there byte for byte. INVALID_ARGUMENT, with a sentence for the user.

@@ -127,7 +127,7 @@ void AddCallOptions(CLI::App* command, GenerateFlags* flags) {
   command
       ->add_option("--speculation", flags->speculation,
                    "Where tokens are guessed ahead from: off, prompt (its text and the answer's), "
-                   "self or auto; default: the server's")
+                   "self (sparser reads) or auto; default: the server's")
       ->check(CLI::IsMember({"off", "prompt", "self", "auto"}));
   AddDeadlineOption(command, &flags->deadline_seconds, "120");
 }

@@ -212,6 +212,8 @@ void AddSteps(const TelemetrySnapshot& telemetry, MetricFamilies& page) {
   page.AddOnly("eta_draft_tokens_accepted_total", telemetry.server.drafts.accepted);
   page.AddOnly("eta_draft_steps_saved_total", telemetry.server.drafts.steps_saved);
   page.AddOnly("eta_draft_kv_bytes_rejected_total", telemetry.server.drafts.kv_bytes_rejected);
+  page.AddOnly("eta_draft_rows_total", telemetry.server.drafts.made);
+  page.AddOnly("eta_draft_kv_bytes_made_total", telemetry.server.drafts.kv_bytes_made);
 }
 
 }  // namespace eta

@@ -55,6 +55,8 @@ std::string Config(const ModelShape& shape) {
     config["num_experts_per_tok"] = shape.experts_per_token;
     config["moe_intermediate_size"] = shape.expert_ffn;
     config["norm_topk_prob"] = true;
+  } else if (shape.plain) {
+    config["model_type"] = "llama";
   } else {
     config["eta_beta"] = 5.0;
     config["eta_gate"] = "silu";

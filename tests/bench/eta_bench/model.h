@@ -26,6 +26,7 @@ struct ModelShape {
   int32_t experts = 0;  // more than 0: a Qwen3-MoE, with experts in every layer
   int32_t experts_per_token = 8;
   int32_t expert_ffn = 768;
+  bool plain = false;  // a LLaMA, which predicts no thresholds and has no gate
 };
 
 // Weights are bfloat16 and keep the scale of their input; norms are 1. With a predictor its bias is

@@ -1,7 +1,8 @@
-// Writes GGUF files for tests: small files and damaged files.
+// Writes GGUF files for tests: small files, damaged files, and files in parts.
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engine/checkpoint/gguf/gguf_header.h"
+#include "tests/testing/base/temp_folder.h"
 
 namespace eta {
 
@@ -117,3 +119,48 @@ class GgufWriter {
 };
 
 }  // namespace eta
+
+// A file cut into parts, as llama.cpp's gguf-split cuts it.
+namespace eta::testing {
+
+inline void SetSplit(GgufWriter& part, uint16_t number, uint16_t count, int32_t tensors) {
+  part.SetRaw("split.no", 2, RawBytes(number));
+  part.SetRaw("split.count", 2, RawBytes(count));
+  part.SetRaw("split.tensors.count", 5, RawBytes(tensors));
+}
+
+// "NAME-00001-of-00003.gguf" is number 0 of 3.
+inline std::string PartName(const std::string& name, size_t number, size_t count) {
+  char ending[64];
+  std::snprintf(ending, sizeof(ending), "-%05zu-of-%05zu.gguf", number + 1, count);
+  return name + ending;
+}
+
+// The tensors in turn, from part `first_with_tensors` on.
+inline std::vector<GgufWriter> SplitGguf(const GgufWriter& whole, size_t count,
+                                         size_t first_with_tensors = 0) {
+  std::vector<GgufWriter> parts(count);
+  parts.front() = whole;
+  parts.front().tensors.clear();
+  for (size_t i = 0; i < whole.tensors.size(); ++i) {
+    const size_t number = first_with_tensors + i % (count - first_with_tensors);
+    parts[number].tensors.push_back(whole.tensors[i]);
+  }
+  for (size_t number = 0; number < count; ++number) {
+    parts[number].version = whole.version;
+    SetSplit(parts[number], static_cast<uint16_t>(number), static_cast<uint16_t>(count),
+             static_cast<int32_t>(whole.tensors.size()));
+  }
+  return parts;
+}
+
+// The path of the first.
+inline std::string WriteParts(const TempFolder& folder, const std::string& name,
+                              const std::vector<GgufWriter>& parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    folder.Write(PartName(name, i, parts.size()), parts[i].Serialize());
+  }
+  return folder.path() + "/" + PartName(name, 0, parts.size());
+}
+
+}  // namespace eta::testing

@@ -63,6 +63,8 @@ void ClientCounts::CountAnswer(const std::string& tenant, const std::string& mod
   drafts.set_accepted(drafts.accepted() + finished.drafts().accepted());
   drafts.set_steps_saved(drafts.steps_saved() + finished.drafts().steps_saved());
   drafts.set_kv_bytes_rejected(drafts.kv_bytes_rejected() + finished.drafts().kv_bytes_rejected());
+  drafts.set_made(drafts.made() + finished.drafts().made());
+  drafts.set_kv_bytes_made(drafts.kv_bytes_made() + finished.drafts().kv_bytes_made());
 }
 
 void ClientCounts::CountRefusal(const MetricLabels& labels, const std::string& reason) {

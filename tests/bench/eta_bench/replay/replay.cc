@@ -5,11 +5,20 @@
 // depend on the rows beside it, log-probabilities and counts must be the same with drafts.
 //
 // A random model, of the shape of LLaMA's 8B, writes random answers, of which drafts are right as
-// often as --right says.
+// often as --right says. With --filled its prompts are not computed but filled with random keys and
+// values, so that long ones take no time.
+//
+// With --speculation=self the model drafts by sparser reads: the rows that make drafts are computed
+// and cost what they cost. Of a real model the answers are its own then, since what it drafts says
+// nothing of others'; of a random one what is drafted is replaced as --right says.
+//
+// Beside what was gained stands what the bytes allow: weights once a step, each row's keys, values
+// and records once, and those of all rows of a sequence once in a step.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,10 +41,12 @@ struct Options {
   std::vector<std::string> text = {"deploy/samples/needle.txt"};
   std::vector<std::string> code = {"engine/batching/scheduler.cc", "engine/batching/sequence.cc",
                                    "engine/model/model.cc", "engine/front/request_intake.cc"};
+  Speculation speculation = Speculation::kPrompt;
   bool random = false;
+  bool filled = false;
   int32_t layers = 32;  // of the random model
   double right = 0.6;
-  int32_t length = 0;  // of every draft; 0: as many as pay
+  std::vector<int32_t> length = {0};  // of every draft; 0: as many as pay
   std::vector<int32_t> streams = {1, 8};
   CaseSizes sizes;
   int32_t turns = 1;
@@ -83,14 +94,14 @@ class Replay {
       : options_(options), engine_(engine), cases_(std::move(cases)) {}
 
   // Each kind by itself, or all of them mixed, where there is more than one stream.
-  void Measure(int32_t streams, Json& rows) const {
-    if (streams > 1) return rows.push_back(Row("mixed", streams, Mixed()));
+  void Measure(int32_t streams, int32_t length, Json& rows) const {
+    if (streams > 1) return rows.push_back(Row("mixed", streams, length, Mixed()));
     for (size_t begin = 0; begin < cases_.size();) {
       size_t end = begin;
       while (end < cases_.size() && cases_[end].kind == cases_[begin].kind) ++end;
       const std::vector<ReplayCase> kind(cases_.begin() + static_cast<std::ptrdiff_t>(begin),
                                          cases_.begin() + static_cast<std::ptrdiff_t>(end));
-      rows.push_back(Row(kind[0].kind, streams, kind));
+      rows.push_back(Row(kind[0].kind, streams, length, kind));
       begin = end;
     }
   }
@@ -110,10 +121,10 @@ class Replay {
     return mixed;
   }
 
-  DraftOptions Drafts(std::span<const ReplayCase> cases, bool on) const {
-    DraftOptions drafts{.speculation = on ? Speculation::kPrompt : Speculation::kOff,
+  DraftOptions Drafts(std::span<const ReplayCase> cases, int32_t length, bool on) const {
+    DraftOptions drafts{.speculation = on ? options_.speculation : Speculation::kOff,
                         .exact = engine_.backend().exact_rows(),
-                        .length = options_.length};
+                        .length = length};
     if (options_.random) {
       drafts.source = [this, cases](const Request& request) {
         return std::make_unique<ScriptDrafts>(cases[*request.sampling.seed - 1], options_.right,
@@ -123,10 +134,13 @@ class Replay {
     return drafts;
   }
 
-  Json Row(const std::string& kind, int32_t asked, std::span<const ReplayCase> cases) const {
+  Json Row(const std::string& kind, int32_t asked, int32_t length,
+           std::span<const ReplayCase> cases) const {
     const int32_t streams = std::min(asked, static_cast<int32_t>(cases.size()));
     ReplayRun off, on;
     std::vector<double> speedups;
+    std::vector<double> row_bytes;
+    int64_t answered = 0;
     int64_t differences = 0;
     // The last cases of a turn have fewer beside them, and do not count then.
     const size_t batch = streams == 1 ? 1 : 4 * static_cast<size_t>(streams);
@@ -137,9 +151,11 @@ class Replay {
         const bool first = (i + static_cast<size_t>(turn)) % 2 == 0;
         ReplayRun runs[2];
         for (const bool with : {first, !first}) {
-          runs[with] = engine_.Run(some, streams, Drafts(some, with));
+          runs[with] = engine_.Run(some, streams, Drafts(some, length, with));
         }
-        Check(some, runs[0]);
+        if (!options_.engine.own_answers) Check(some, runs[0]);
+        row_bytes.push_back(runs[0].row_bytes());
+        for (const ReplayedAnswer& answer : runs[1].answers) answered += std::ssize(answer.ids);
         differences += Differences(runs[0], runs[1]);
         off.Add(runs[0]);
         on.Add(runs[1]);
@@ -152,6 +168,7 @@ class Replay {
     };
     return {{"kind", kind},
             {"streams", streams},
+            {"length", length},
             {"cases", cases.size()},
             {"tokens", on.tokens},
             {"tokens_per_s", off.tokens_per_second()},
@@ -160,10 +177,24 @@ class Replay {
             {"accepted", on.drafts.accepted},
             {"acceptance", per(on.drafts.accepted, on.drafts.drafted)},
             {"tokens_per_step", per(on.tokens, on.steps * streams)},
+            {"made", on.drafts.made},
+            {"made_share", per(on.drafts.kv_bytes_made, on.drafts.made) / Median(row_bytes)},
+            {"bytes_allow", BytesAllow(on.drafts, answered, streams, Median(row_bytes))},
             {"speedup", on.tokens_per_second() / off.tokens_per_second()},
             {"median_speedup", Median(speedups)},
             {"least_speedup", *std::ranges::min_element(speedups)},
             {"answers_that_differ", differences}};
+  }
+
+  // The speed-up if time went by bytes.
+  double BytesAllow(const DraftCounts& drafts, int64_t tokens, int32_t streams,
+                    double row_bytes) const {
+    const double weights = engine_.step_bytes() / streams;
+    const auto steps = static_cast<double>(tokens - drafts.steps_saved);
+    const double bytes = steps * (weights + row_bytes) +
+                         static_cast<double>(drafts.made) * weights +
+                         static_cast<double>(drafts.kv_bytes_made);
+    return static_cast<double>(tokens) * (weights + row_bytes) / bytes;
   }
 
   static void Check(std::span<const ReplayCase> cases, const ReplayRun& run) {
@@ -197,6 +228,10 @@ Json Run(const Options& given) {
   options.engine.streams = *std::ranges::max_element(options.streams);
   options.engine.tokens = options.sizes.context + options.sizes.answer + 1;
   options.engine.full_attention = options.engine.full_attention || options.random;
+  options.engine.own_answers = options.speculation == Speculation::kSelf && !options.random;
+  if (options.filled && (!options.random || options.sizes.count > options.engine.streams)) {
+    Fail("--filled: needs --random, and no more cases than streams");
+  }
   std::shared_ptr<Backend> backend = OpenBackend(options.device);
   Json report = BeginReport("replay", options.device, *backend, bandwidth);
   cpu::Workers workers(ReadUsableCpus().threads());
@@ -209,7 +244,8 @@ Json Run(const Options& given) {
                               .vocab = 128256,
                               .heads = 32,
                               .kv_heads = 8,
-                              .head_dim = 128};
+                              .head_dim = 128,
+                              .plain = true};
     source = std::make_unique<RandomModel>(shape, options.device.seed, workers);
   } else {
     auto checkpoint = std::make_unique<Checkpoint>(Require(Checkpoint::Open(options.model)));
@@ -217,17 +253,20 @@ Json Run(const Options& given) {
     source = std::move(checkpoint);
   }
   ReplayEngine engine(backend, *source, files, options.engine);
-  const Replay replay(
-      options, engine,
+  const std::vector<ReplayCase> cases =
       options.random ? RandomCases(engine.config().vocab_size, options.sizes, options.device.seed)
-                     : TextCases(options, engine.tokenizer()));
+                     : TextCases(options, engine.tokenizer());
+  if (options.filled) engine.Fill(cases, options.device.seed, workers);
+  const Replay replay(options, engine, cases);
   report["model"] = options.random ? "random LLaMA of " + std::to_string(options.layers) + " layers"
                                    : options.model;
   report["kv_dtype"] = options.engine.kv_dtype;
   report["weights"] = options.engine.weights;
   report["exact"] = engine.backend().exact_rows();
   report["rows"] = Json::array();
-  for (const int32_t streams : options.streams) replay.Measure(streams, report["rows"]);
+  for (const int32_t streams : options.streams) {
+    for (const int32_t length : options.length) replay.Measure(streams, length, report["rows"]);
+  }
   return report;
 }
 
@@ -239,6 +278,7 @@ void Print(const Json& report) {
       report["exact"].get<bool>() ? "checked" : "not promised");
   PrintTable(report["rows"], {{"answers", "kind"},
                               {"streams", "streams"},
+                              {"length", "length"},
                               {"cases", "cases"},
                               {"tokens", "tokens"},
                               {"tokens/s", "tokens_per_s", 1},
@@ -246,7 +286,10 @@ void Print(const Json& report) {
                               {"drafted", "drafted"},
                               {"right %", "acceptance", 1, 100.0},
                               {"tokens a step", "tokens_per_step", 2},
+                              {"made", "made"},
+                              {"of a row", "made_share", 3},
                               {"x", "speedup", 2},
+                              {"bytes allow", "bytes_allow", 2},
                               {"median", "median_speedup", 2},
                               {"least", "least_speedup", 2},
                               {"differ", "answers_that_differ"}});
@@ -271,10 +314,20 @@ void AddReplayCommand(CLI::App& app, Command& chosen) {
   command->add_option("--layers", options->layers, "With --random: layers of the model")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
+  command->add_flag("--filled", options->filled,
+                    "With --random: prompts are filled with random keys and values, not computed");
+  const std::map<std::string, Speculation> sources = {
+      {"prompt", Speculation::kPrompt}, {"self", Speculation::kSelf}, {"auto", Speculation::kAuto}};
+  command->add_option("--speculation", options->speculation, "Where drafts come from")
+      ->transform(CLI::CheckedTransformer(sources))
+      ->default_str("prompt");
   command->add_option("--right", options->right, "With --random: the share of right drafts")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--length", options->length, "Tokens of every draft; 0: as many as pay")
+  command
+      ->add_option("--length", options->length,
+                   "Tokens of every draft, one after another; 0: as many as pay")
+      ->delimiter(',')
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_option("--streams", options->streams, "One: each kind by itself; more: all mixed")

@@ -6,6 +6,7 @@
 
 #include "engine/model/rope/rope_base.h"
 #include "engine/request/request_validation.h"
+#include "tests/bench/eta_bench/data.h"
 #include "tests/bench/eta_bench/eta_bench.h"
 
 namespace eta::bench {
@@ -38,11 +39,13 @@ class ReplayEngine::Watch final : public Observer {
     bool prompts;
     int32_t sequences;
     int64_t tokens;
+    bool only_makes_drafts;
   };
   void OnStep(const StepReport& report) override {
     seen_ = {.prompts = report.prefill_rows > 0,
              .sequences = report.sequences,
-             .tokens = std::ssize(report.tokens)};
+             .tokens = std::ssize(report.tokens),
+             .only_makes_drafts = report.drafts.made == report.sequences};
   }
   void OnRequestEnd(const Request&, const absl::Status&, const FinishedEvent&) override {}
   std::optional<Seen> Take() { return std::exchange(seen_, std::nullopt); }
@@ -50,6 +53,13 @@ class ReplayEngine::Watch final : public Observer {
  private:
   std::optional<Seen> seen_;
 };
+
+double ReplayRun::row_bytes() const {
+  AttentionSums sums;
+  for (const ReplayedAnswer& answer : answers) sums.Add(answer.attention);
+  return static_cast<double>(sums.kv_bytes_read + sums.index_bytes_read) /
+         static_cast<double>(sums.decode_rows);
+}
 
 void ReplayRun::Add(const ReplayRun& other) {
   seconds += other.seconds;
@@ -83,15 +93,10 @@ ReplayEngine::ReplayEngine(std::shared_ptr<Backend> backend, const TensorSource&
 
 ReplayEngine::~ReplayEngine() = default;
 
-std::shared_ptr<ReplayEngine::Sink> ReplayEngine::Submit(const ReplayCase& replayed, uint64_t seed,
-                                                         const DraftOptions& drafts) {
-  backend_.SetAnswer(seed, replayed.answer);
+SequenceOptions ReplayEngine::OptionsOf(const ReplayCase& replayed) const {
   SequenceOptions sequence;
-  sequence.handle = seed;
   sequence.prompt = replayed.prompt;
   Request& request = sequence.request;
-  request.id = std::to_string(seed);
-  request.sampling = {.temperature = 0.0f, .seed = seed};
   request.stopping = {.max_tokens = static_cast<int32_t>(replayed.answer.size()),
                       .ignore_eos = true};
   request.output = {.text = false, .ids = true, .logprobs = 0};
@@ -99,6 +104,36 @@ std::shared_ptr<ReplayEngine::Sink> ReplayEngine::Submit(const ReplayCase& repla
   sequence.attention = ResolveAttention(request.attention, config());
   sequence.rope_factor = RopeFactor(config(), options_.tokens);
   sequence.rope_theta = RopeTheta(config(), options_.tokens);
+  return sequence;
+}
+
+void ReplayEngine::Fill(std::span<const ReplayCase> cases, uint64_t seed, cpu::Workers& workers) {
+  constexpr int32_t kDistinctBlocks = 256;
+  const KvGeometry& geometry = cache_->geometry();
+  const KvContent content(geometry, kDistinctBlocks, seed, workers);
+  std::vector<KvLayerView> layers;
+  for (int32_t i = 0; i < config().num_layers; ++i) layers.push_back(cache_->layer(i));
+  BlockPool& pool = dispatcher_->pool();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Sequence sequence(OptionsOf(cases[i]), config(), geometry, *tokenizer_);
+    const int32_t blocks = sequence.max_shared_blocks(geometry.block_size);
+    const int32_t tokens = blocks * geometry.block_size;
+    BlockTables tables(cache_->groups(), geometry.block_size);
+    if (!tables.Grow(pool, tokens, tokens)) Fail("the cache is too small for the prompts");
+    const SequencePlace place = {static_cast<int32_t>(i), tokens, tables.tables().front()};
+    content.Fill(backend_, std::span(&place, 1), layers);
+    tables.Publish(pool, sequence.prefix_keys(), 0, static_cast<size_t>(blocks), cases[i].prompt);
+    tables.Release(pool);
+  }
+}
+
+std::shared_ptr<ReplayEngine::Sink> ReplayEngine::Submit(const ReplayCase& replayed, uint64_t seed,
+                                                         const DraftOptions& drafts) {
+  if (!options_.own_answers) backend_.SetAnswer(seed, replayed.answer);
+  SequenceOptions sequence = OptionsOf(replayed);
+  sequence.handle = seed;
+  sequence.request.id = std::to_string(seed);
+  sequence.request.sampling = {.temperature = 0.0f, .seed = seed};
   sequence.seed = seed;
   sequence.arrival = Clock::now();
   sequence.drafts = drafts;
@@ -130,7 +165,7 @@ ReplayRun ReplayEngine::Run(std::span<const ReplayCase> cases, int32_t streams,
     if (!seen->prompts && seen->sequences == streams) {
       run.seconds += pending;
       run.tokens += seen->tokens;
-      ++run.steps;
+      run.steps += seen->only_makes_drafts ? 0 : 1;
     }
     pending = 0.0;
   }

@@ -6,8 +6,11 @@
 #include <random>
 #include <vector>
 
+#include "engine/batching/drafts/draft_attention.h"
 #include "engine/batching/drafts/draft_length.h"
+#include "engine/batching/drafts/self_length.h"
 #include "engine/batching/drafts/suffix_index.h"
+#include "engine/request/request_validation.h"
 
 namespace eta {
 namespace {
@@ -192,6 +195,84 @@ TEST(DraftLengthTest, CostAndLoadDecideWhatPays) {
   for (int i = 0; i < 40; ++i) middling.Observe(3, 3, 1);
   EXPECT_GT(middling.Next(3, 1, 0.15), 0);
   EXPECT_EQ(middling.Next(3, 8, 0.15), 0) << "the same draft beside seven others";
+}
+
+// Of 16 streams of 64K tokens with 8-bit keys and values beside weights of 16 bits.
+constexpr SelfDraftCosts kLongContexts = {.step = 5.3, .draft = 1.4, .row = 0.1};
+constexpr SelfDraftCosts kShortContexts = {.step = 16.5, .draft = 16.2, .row = 0.3};
+
+TEST(SelfLengthTest, GoesByWhatIsAcceptedAndByWhatStepsCost) {
+  SelfLength length;
+  const int32_t begun = length.Next(kLongContexts);
+  EXPECT_GE(begun, 3);
+  EXPECT_LE(begun, SelfLength::kMost);
+  EXPECT_EQ(length.Next(kShortContexts), 0) << "each step reads the weights";
+  for (int i = 0; i < 40; ++i) length.Observe(7, 7);
+  EXPECT_EQ(length.Next(kLongContexts), SelfLength::kMost);
+  for (int i = 0; i < 4000; ++i) ASSERT_EQ(length.Next(kShortContexts), 0) << "nothing to try";
+  for (int i = 0; i < 12; ++i) length.Observe(3, 1);
+  EXPECT_LT(length.Next(kLongContexts), begun);
+}
+
+TEST(SelfLengthTest, DraftsThatDoNotPayAreTriedAgainEverMoreRarely) {
+  SelfLength length;
+  for (int i = 0; i < 40; ++i) length.Observe(3, 0);
+  int tries = 0;
+  for (int i = 0; i < 4000; ++i) {
+    if (length.Next(kLongContexts) == 0) continue;
+    length.Observe(3, 0);
+    ++tries;
+  }
+  EXPECT_GT(tries, 3);
+  EXPECT_LT(tries, 15);
+}
+
+ModelConfig PlainConfig() {
+  ModelConfig config;
+  config.SetAttentionDefaults();
+  return config;
+}
+
+TEST(DraftAttentionTest, IsSparserThanTheRowsThatItStandsFor) {
+  const ModelConfig config = PlainConfig();
+  const ResolvedAttention full = ResolveAttention({.mode = AttentionMode::kFull}, config);
+  const auto draft = DraftAttention(full, config);
+  ASSERT_TRUE(draft);
+  EXPECT_FALSE(draft->options.admit_all);
+  EXPECT_TRUE(draft->options.relative);
+  EXPECT_EQ(draft->options.relative_c, kDraftRelativeC);
+  EXPECT_EQ(draft->options.sink_blocks, config.sink_blocks);
+  EXPECT_EQ(draft->options.shared_reads, config.shared_reads);
+  AttentionChoice choice{.mode = AttentionMode::kDynamic};
+  EXPECT_TRUE(DraftAttention(ResolveAttention(choice, config), config)) << "-4.3";
+  choice.settings.offset = -2.0f;
+  EXPECT_FALSE(DraftAttention(ResolveAttention(choice, config), config)) << "as sparse already";
+  choice.settings.offset = 0.0f;
+  choice.settings.pinned_blocks = 100;
+  EXPECT_EQ(DraftAttention(ResolveAttention(choice, config), config)->options.pinned_blocks, 2);
+}
+
+TEST(DraftAttentionTest, OfPredictedThresholdsIsANarrowerBound) {
+  ModelConfig config = PlainConfig();
+  config.has_predictor = true;
+  config.gate = Gate::kSilu;
+  AttentionChoice choice{.mode = AttentionMode::kFull};
+  choice.settings.offset = 1.0f;
+  const auto draft = DraftAttention(ResolveAttention(choice, config), config);
+  ASSERT_TRUE(draft);
+  EXPECT_EQ(draft->options.z, kDraftZ);
+  EXPECT_TRUE(draft->options.uniform_floor);
+  choice.mode = AttentionMode::kDynamic;
+  EXPECT_TRUE(DraftAttention(ResolveAttention(choice, config), config));
+  choice.settings.z = kDraftZ;
+  EXPECT_FALSE(DraftAttention(ResolveAttention(choice, config), config));
+}
+
+TEST(DraftAttentionTest, IsOfModelsWhoseRowsSelect) {
+  ModelConfig config = PlainConfig();
+  config.index = IndexKind::kMoment;
+  const ResolvedAttention full = ResolveAttention({.mode = AttentionMode::kFull}, config);
+  EXPECT_FALSE(DraftAttention(full, config));
 }
 
 }  // namespace

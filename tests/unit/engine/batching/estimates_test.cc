@@ -1,5 +1,6 @@
 // How fast prompts are thought to go; what was most lately, by steps and by time.
 #include "engine/batching/estimates/prefill_throughput.h"
+#include "engine/batching/estimates/read_cost.h"
 #include "engine/batching/estimates/recent_peak.h"
 #include "engine/batching/estimates/row_cost.h"
 #include "gtest/gtest.h"
@@ -85,6 +86,50 @@ TEST(RowCostTest, StaysBetweenItsBounds) {
   EXPECT_EQ(cost.value(), RowCost::kLeast);
   for (int i = 0; i < 2000; ++i) cost.Measure(1 + i % 2, milliseconds(1 + 100 * (i % 2)));
   EXPECT_EQ(cost.value(), 1.0);
+}
+
+constexpr int64_t kWeights = 1000;
+
+// A machine whose steps cost so much without their bytes, for a byte, and for one more row.
+void RunSteps(ReadCost& cost, int count, double step, double byte, double more) {
+  for (int i = 0; i < count; ++i) {
+    const int64_t bytes = 200 + 37 * (i % 11);
+    const int32_t rows = i % 3;
+    const StepLoad load = {.first_bytes = bytes, .more_bytes = rows * bytes, .more_rows = rows};
+    const double took = step * kWeights + byte * static_cast<double>(bytes) +
+                        more * rows * static_cast<double>(kWeights + bytes);
+    cost.Measure(load, std::chrono::nanoseconds(static_cast<int64_t>(took * 1e6)));
+  }
+}
+
+TEST(ReadCostTest, BytesCostAlikeUntilStepsTell) {
+  ReadCost cost(kWeights);
+  EXPECT_DOUBLE_EQ(cost.step() / cost.Bytes(500.0), 2.0);
+  EXPECT_LT(cost.MoreRow(500.0), cost.Bytes(500.0));
+  cost.Measure({.first_bytes = 500}, milliseconds(3));
+  EXPECT_NEAR(cost.step() / cost.Bytes(500.0), 2.0, 1e-6) << "one step cannot tell them apart";
+}
+
+TEST(ReadCostTest, IsWhatTheStepsTook) {
+  ReadCost cost(kWeights);
+  RunSteps(cost, 300, 2.0, 0.5, 0.2);
+  EXPECT_NEAR(cost.step() / cost.Bytes(1000.0), 4.0, 0.8);
+  EXPECT_NEAR(cost.MoreRow(500.0) / cost.step(), 0.15, 0.03);
+  RunSteps(cost, 2000, 1.0, 3.0, 0.01);
+  EXPECT_NEAR(cost.Bytes(1000.0) / cost.step(), 3.0, 0.5) << "old steps fade";
+  EXPECT_LT(cost.MoreRow(500.0), 0.1 * cost.step());
+}
+
+TEST(ReadCostTest, StaysAboveZeroWhateverIsMeasured) {
+  ReadCost cost(kWeights);
+  cost.Measure({}, milliseconds(0));
+  for (int i = 0; i < 400; ++i) {
+    cost.Measure({.first_bytes = 100 * (i % 5), .more_bytes = 10 * (i % 2), .more_rows = i % 2},
+                 milliseconds(50 - 9 * (i % 5) - 4 * (i % 2)));
+    ASSERT_GT(cost.step(), 0.0);
+    ASSERT_GT(cost.Bytes(1.0), 0.0);
+    ASSERT_GT(cost.MoreRow(1.0), 0.0);
+  }
 }
 
 }  // namespace

@@ -126,6 +126,32 @@ TEST(Scheduler, DraftsTakeBlocksThatAreFreeWhereNobodyLacksAny) {
   EXPECT_EQ(RowsByIndex(PlanStep(input)).at(0), 1) << "somebody waits for blocks";
 }
 
+TEST(Scheduler, RowsMakeDraftsWhereNoPromptWaitsForTheStep) {
+  SchedulerInput input = Input();
+  input.running = {Decoding(0, 62, 1), Decoding(1, 70, 2)};
+  input.running[0].drafts = 3;  // of which two fit into its block
+  input.running[0].makes_draft = true;
+  input.available_blocks = 5;
+  StepPlan plan = PlanStep(input);
+  EXPECT_FALSE(plan.work[0].makes_draft) << "it would take a block that caches something";
+  EXPECT_EQ(RowsByIndex(plan).at(0), 3) << "what is made is verified as far as it fits";
+  input.free_blocks = 1;
+  plan = PlanStep(input);
+  EXPECT_TRUE(plan.work[0].makes_draft);
+  EXPECT_FALSE(plan.work[1].makes_draft);
+  EXPECT_EQ(RowsByIndex(plan).at(0), 1);
+  EXPECT_EQ(plan.work[0].new_blocks, 1);
+  input.running.push_back(Prefilling(2, 128, 0));
+  plan = PlanStep(input);
+  EXPECT_FALSE(plan.work[0].makes_draft) << "the step is long for the prompt's sake";
+  EXPECT_EQ(RowsByIndex(plan).at(0), 4);
+  input.running.pop_back();
+  input.waiting = {Arriving(1, 6400)};
+  plan = PlanStep(input);
+  EXPECT_FALSE(plan.work[0].makes_draft) << "somebody waits for blocks";
+  EXPECT_EQ(RowsByIndex(plan).at(0), 1);
+}
+
 TEST(Scheduler, DraftsOfWindowsTakeTheirBlocksToo) {
   SchedulerInput input = Input();
   input.running = {Decoding(0, 62, 1)};
@@ -324,6 +350,7 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
       sequence.yields = sequence.paused && pick(0, 1) == 0;
       sequence.replays = pick(0, 2) == 0;
       sequence.drafts = pick(0, 7);
+      sequence.makes_draft = pick(0, 2) == 0;
       input.running.push_back(sequence);
     }
     for (int i = pick(0, 5); i > 0; --i) input.waiting.push_back(Arriving(60 - i, pick(1, 900)));
@@ -349,7 +376,13 @@ TEST(Scheduler, APlanNeverExceedsItsBudgets) {
         EXPECT_LE(work.num_rows, 1 + sequence.drafts);
         EXPECT_FALSE(plan.short_of_blocks);
       }
-      EXPECT_LE(sequence.num_computed + work.num_rows,
+      if (work.makes_draft) {
+        EXPECT_TRUE(sequence.makes_draft);
+        EXPECT_EQ(work.num_rows, 1);
+        EXPECT_EQ(remaining, 1);
+        EXPECT_FALSE(plan.short_of_blocks);
+      }
+      EXPECT_LE(sequence.num_computed + work.num_rows + (work.makes_draft ? sequence.drafts : 0),
                 (BlocksOf(sequence) + work.new_blocks) * input.block_size);
       for (const int32_t index : plan.preempted) EXPECT_NE(index, work.index);
     }

@@ -139,6 +139,53 @@ TEST(EngineChat, RepeatsTokensAsTheyWere) {
   EXPECT_EQ(GetErrorDetail(engine->Check(request).status()).field, "chat.messages");
 }
 
+// bad input: Chats | `token_ids` where a template with channels writes no answer |
+// INVALID_ARGUMENT,
+//   field `chat.messages[1].token_ids`
+TEST(EngineChat, TokensOfAnswersInChannelsBringTheirHeaders) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  const auto with = [&options](const std::string& header) {
+    options.chat_template = "{% for m in messages %}{% if m.role == 'assistant' %}A" + header +
+                            "{{ m.content }}E{% else %}U{{ m.content }}E{% endif %}{% endfor %}"
+                            "{% if false %}<|channel|>analysis<|message|>{% endif %}"
+                            "{% if add_generation_prompt %}A{% endif %}";
+    return Start(options);
+  };
+  Request request = Chatting("Hello", 8);
+  Chat& chat = std::get<Chat>(request.prompt);
+  const auto engine = with("<|channel|>final<|message|>");
+  EXPECT_TRUE(engine->info().answer_form.channels);
+  std::vector<int32_t> begins = engine->Prepare(request)->prompt;
+  const std::vector<int32_t> wrote = {261, 262, 5, 300, 300};
+  begins.insert(begins.end(), wrote.begin(), wrote.end());
+  chat.messages.push_back({.role = "assistant"});
+  chat.messages[1].token_ids = wrote;
+  chat.messages.push_back({.role = "user", .content = "And now?"});
+  const auto second = engine->Prepare(request);
+  ASSERT_TRUE(second.ok()) << second.status();
+  ASSERT_GT(second->prompt.size(), begins.size());
+  EXPECT_TRUE(std::equal(begins.begin(), begins.end(), second->prompt.begin()));
+
+  const absl::Status other = with("<|message|>")->Prepare(request).status();
+  EXPECT_EQ(GetErrorDetail(other).field, "chat.messages[1].token_ids");
+}
+
+TEST(EngineChat, TemplatesSeeWhatWasReasoned) {
+  const TinyModel model;
+  EngineOptions options = OptionsFor(model);
+  options.chat_template =
+      "{% for m in messages %}{{ m.thinking or 'no' }}{{ m.reasoning_content or 'no' }}"
+      "{{ m.content }}{% endfor %}";
+  const auto engine = Start(options);
+  Request request = Chatting("Hello");
+  Chat& chat = std::get<Chat>(request.prompt);
+  chat.messages.push_back({.role = "assistant", .content = "y", .reasoning = "so"});
+  Request same = Chatting("Hellosososoy");
+  std::get<Chat>(same.prompt).messages[0].content = "Hellososoy";
+  EXPECT_EQ(engine->Prepare(request)->prompt, engine->Prepare(same)->prompt);
+}
+
 // bad input: Chat templates | an unknown filter behind a condition | when it runs
 //   FAILED_PRECONDITION, CHAT_UNSUPPORTED
 TEST(EngineChat, WhatATemplateMayNotDoIsAnErrorOfTheChat) {

@@ -332,17 +332,20 @@ TEST(RequestValidation, FullAttentionTakesAnOffsetAndNothingThatPrunes) {
       << "full is the default of a plain model with the paper's index";
 }
 
-// bad input: Sampling and stopping | `speculation` self | UNIMPLEMENTED, UNSUPPORTED_BY_SERVER,
-//   field `speculation`
-TEST(RequestValidation, DraftsBySparserReadsAreRefusedByName) {
+// bad input: Sampling and stopping | `speculation` self of a model whose rows select nothing |
+//   FAILED_PRECONDITION, UNSUPPORTED_BY_MODEL, field `speculation`
+TEST(RequestValidation, DraftsBySparserReadsAreOfModelsThatSelect) {
   const auto with = [](Speculation value) {
     return [value](Request& r) { r.speculation = value; };
   };
-  for (const Speculation value : {Speculation::kAuto, Speculation::kOff, Speculation::kPrompt})
+  for (const Speculation value : {Speculation::kAuto, Speculation::kOff, Speculation::kPrompt}) {
     EXPECT_EQ(Field(with(value)), "ok");
-  const absl::Status status = Validate(with(Speculation::kSelf), GatedModel());
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_BY_SERVER");
+    EXPECT_EQ(Field(with(value), PlainModel()), "ok");
+  }
+  EXPECT_EQ(Field(with(Speculation::kSelf), GatedModel()), "ok");
+  const absl::Status status = Validate(with(Speculation::kSelf), PlainModel());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_BY_MODEL");
   EXPECT_EQ(GetErrorDetail(status).field, "speculation");
 }
 

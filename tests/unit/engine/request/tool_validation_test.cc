@@ -133,6 +133,21 @@ TEST(ToolValidation, TokenIdsAreTheAssistants) {
             "chat.messages[2].token_ids.ids[1]");
 }
 
+// bad input: Chats | `reasoning` of another role than assistant, beside `token_ids`, not UTF-8 |
+//   INVALID_ARGUMENT, field `chat.messages[0].reasoning`
+TEST(ToolValidation, ReasoningIsTheAssistants) {
+  EXPECT_EQ(ToolField([](Chat& c) { c.messages[1].reasoning = "so"; }), "ok");
+  const std::string field = "chat.messages[0].reasoning";
+  EXPECT_EQ(ToolField([](Chat& c) { c.messages[0].reasoning = "so"; }), field);
+  EXPECT_EQ(ToolField([](Chat& c) { c.messages[2].reasoning = "so"; }),
+            "chat.messages[2].reasoning");
+  EXPECT_EQ(ToolField([](Chat& c) { c.messages[1].reasoning = "\xff"; }),
+            "chat.messages[1].reasoning");
+  EXPECT_EQ(ToolField([](Chat& c) { c.messages[1].reasoning = std::string(1000, 'x'); },
+                      {.max_prompt_bytes = 1000}),
+            "chat.messages");
+}
+
 TEST(ToolValidation, ToolsAndCallsCountAsBytesOfThePrompt) {
   const auto long_call = [](Chat& c) {
     c.messages[1].tool_calls[0].arguments_json = "{\"a\": \"" + std::string(1000, 'x') + "\"}";

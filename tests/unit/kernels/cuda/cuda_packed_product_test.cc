@@ -22,15 +22,19 @@ namespace {
 
 constexpr float kPackedEps = 1e-5f;
 constexpr int64_t kMostFewRows = 64;
-// Full and ragged groups of columns, and more rows than the kernel has.
-constexpr int64_t kRowCounts[] = {1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130};
+// Up to here one kernel multiplies, beyond it another one may.
+constexpr int64_t kMostNarrowRows = 16;
+// Full and ragged groups of columns, and more rows than the kernels have.
+constexpr int64_t kRowCounts[] = {1, 2, 7, 8, 9, 16, 17, 31, 33, 63, 64, 65, 130};
 
 struct PackedShape {
   int64_t n;
   int64_t blocks;  // of K, 256 numbers each
 };
-// Ragged tiles of channels; with clusters and without; more tiles than thread blocks.
-constexpr PackedShape kPackedShapes[] = {{1, 1}, {16, 2}, {40, 3}, {257, 17}, {3072, 8}, {9000, 1}};
+// Ragged tiles of channels, warpgroups and thread blocks; with clusters and without; more tiles
+// than thread blocks.
+constexpr PackedShape kPackedShapes[] = {{1, 1},    {16, 2},   {40, 3},   {257, 17},
+                                         {1000, 9}, {3072, 8}, {9000, 1}, {36000, 1}};
 
 class CudaPackedProduct : public ::testing::TestWithParam<DType> {
  protected:
@@ -386,16 +390,18 @@ TEST_P(CudaPackedLayer, ARowDoesNotFeelTheRowsBesideIt) {
   std::vector<int32_t> all;
   for (int32_t i = 0; i < kMostFewRows; ++i) all.push_back(i);
   const Results want = Run(start, {all.begin(), all.begin() + 16}, false);
-  const HostTensor many = [&] {
-    const HostTensor x = AsComputed(start);
-    return Multiply(*gate_up_, x, nullptr);
-  }();
-  for (const int64_t rows : {1, 2, 5, 8, 11, 16, 23, 32, 50}) {
-    const int64_t first = Uniform(random, 0, kMostFewRows - rows);
+  const auto multiply = [&](int64_t first, int64_t rows) {
     HostTensor x(rows, 1024);
     std::copy_n(start.row(first), rows * 1024, x.data.data());
-    const HostTensor got = Multiply(*gate_up_, AsComputed(x), nullptr);
-    EXPECT_TRUE(std::equal(got.data.begin(), got.data.end(), many.row(first))) << rows << " rows";
+    return Multiply(*gate_up_, AsComputed(x), nullptr);
+  };
+  const HostTensor few = multiply(0, kMostNarrowRows);
+  const HostTensor many = multiply(0, kMostFewRows);
+  for (const int64_t rows : {1, 2, 5, 8, 11, 16, 17, 23, 32, 33, 50}) {
+    const HostTensor& whole = rows <= kMostNarrowRows ? few : many;
+    const int64_t first = Uniform(random, 0, whole.rows - rows);
+    const HostTensor got = multiply(first, rows);
+    EXPECT_TRUE(std::equal(got.data.begin(), got.data.end(), whole.row(first))) << rows << " rows";
     if (rows > 16) continue;
     const int64_t begin = Uniform(random, 0, 16 - rows);
     const Results some = Run(start, {all.begin() + begin, all.begin() + begin + rows}, false);

@@ -292,10 +292,9 @@ TEST_F(StepPlanTest, SingleRowsAreOneDecodeRowOfEverySequence) {
   EXPECT_FALSE(single_rows(prefill));
 }
 
-std::vector<std::pair<int32_t, int32_t>> BundlesOf(const Step& step, bool windowed) {
+std::vector<std::pair<int32_t, int32_t>> BundlesOf(const Step& step) {
   const StepLayout layout(step.packed.padded_rows, step.packed.num_tables);
-  const auto* bundles =
-      reinterpret_cast<const RowBundle*>(step.bytes.data() + layout.bundles(windowed));
+  const auto* bundles = reinterpret_cast<const RowBundle*>(step.bytes.data() + layout.bundles());
   std::vector<std::pair<int32_t, int32_t>> found;
   for (int32_t i = 0; i < step.packed.padded_rows; ++i) {
     if (bundles[i].num_rows > 0) found.emplace_back(bundles[i].row_begin, bundles[i].num_rows);
@@ -303,31 +302,28 @@ std::vector<std::pair<int32_t, int32_t>> BundlesOf(const Step& step, bool window
   return found;
 }
 
-TEST_F(StepPlanTest, RowsThatReadTheSameAreBundled) {
+TEST_F(StepPlanTest, RowsOfASequenceAreBundled) {
   const std::vector<int32_t> tokens(24);
   const std::vector<int32_t> table(10);
-  const auto decode = [&](int32_t row_begin, int32_t num_rows, bool all) {
-    SequenceRows rows = {.row_begin = row_begin, .num_rows = num_rows, .block_table = table};
-    rows.attention.admit_all = all;
-    return rows;
+  const auto rows = [&](int32_t row_begin, int32_t num_rows, RowKind kind = RowKind::kDecode) {
+    return SequenceRows{
+        .row_begin = row_begin, .num_rows = num_rows, .kind = kind, .block_table = table};
   };
-  const std::vector<SequenceRows> sequences = {decode(0, 3, true), decode(3, 2, false),
-                                               decode(5, 1, true), decode(6, 10, true)};
+  const std::vector<SequenceRows> sequences = {rows(0, 3), rows(3, 2, RowKind::kPrefill),
+                                               rows(5, 1), rows(6, 10)};
   const Step step({std::span(tokens).first(16), sequences}, 16);
-  EXPECT_THAT(BundlesOf(step, false),
-              ElementsAre(Pair(0, 3), Pair(3, 1), Pair(4, 1), Pair(5, 1), Pair(6, 8), Pair(14, 2)));
-  EXPECT_THAT(BundlesOf(step, true),
-              ElementsAre(Pair(0, 3), Pair(3, 2), Pair(5, 1), Pair(6, 8), Pair(14, 2)));
-  EXPECT_EQ(step.packed.bundles, (Bundles{8, 8}));
-  EXPECT_EQ(step.packed.window_bundles, (Bundles{8, 8}));
+  EXPECT_THAT(BundlesOf(step), ElementsAre(Pair(0, 3), Pair(5, 1), Pair(6, 8), Pair(14, 2)));
+  EXPECT_EQ(step.packed.bundles, (Bundles{4, 8}));
   EXPECT_FALSE(step.packed.few_rows);
 
-  const std::vector<SequenceRows> alone = {decode(0, 1, true), decode(1, 2, false)};
-  const Step other({std::span(tokens).first(3), alone}, 16);
-  EXPECT_EQ(other.packed.bundles, Bundles()) << "no row has another with it";
-  EXPECT_EQ(other.packed.window_bundles, (Bundles{2, 2}));
+  const std::vector<SequenceRows> few = {rows(0, 1), rows(1, 3)};
+  const Step other({std::span(tokens).first(4), few}, 16);
+  EXPECT_EQ(other.packed.bundles, (Bundles{2, 4}));
   EXPECT_TRUE(other.packed.few_rows);
   EXPECT_NE(step.packed.shape(), other.packed.shape());
+
+  const std::vector<SequenceRows> alone = {rows(0, 1), rows(1, 1)};
+  EXPECT_EQ(Step({std::span(tokens).first(2), alone}, 16).packed.bundles, Bundles());
 }
 
 TEST(StepLayoutTest, AddressesDependOnThePaddedSizeAlone) {

@@ -91,17 +91,25 @@ TEST(ChatHistory, LosesNothingOfWhatItRead) {
       R"({ "content" : "12 C" , "role" : "tool", "tool_call_id":"call-7", "tool_calls": [], "n":1.0})"
       "\n"
       R"({"role": "user", "content": "Hi", "name": null})"
+      "\n"
+      R"({"role": "assistant", "reasoning_content": "so", "content": "Ho"})"
       "\n";
   const std::string file = folder.Write("chat.jsonl", kept);
   auto history = ChatHistory::Read(file).value();
-  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Brief.", "TOOL 12 C", "USER Hi"));
+  EXPECT_THAT(Said(history), ElementsAre("SYSTEM Brief.", "TOOL 12 C", "USER Hi", "ASSISTANT Ho"));
+  EXPECT_EQ(history.chat().messages(3).reasoning(), "so");
   EXPECT_EQ(history.chat().messages(0).name(), "ops");
   EXPECT_EQ(history.chat().messages(1).tool_call_id(), "call-7");
   EXPECT_FALSE(history.chat().messages(2).has_name());
   history.SetSystem("Brief.");  // as it was
-  history.Add(v1::CHAT_ROLE_ASSISTANT, "Hello");
+  v1::ChatMessage answer;
+  answer.set_role(v1::CHAT_ROLE_ASSISTANT);
+  answer.set_text("Hello");
+  answer.set_reasoning("why");
+  history.Add(std::move(answer));
   ASSERT_TRUE(history.Write(file).ok());
-  EXPECT_EQ(ReadFile(file), kept + R"({"role":"assistant","content":"Hello"})" + "\n");
+  EXPECT_EQ(ReadFile(file),
+            kept + R"({"role":"assistant","content":"Hello","reasoning_content":"why"})" + "\n");
   history.SetSystem("Long.");
   history.Clear();
   ASSERT_TRUE(history.Write(file).ok());

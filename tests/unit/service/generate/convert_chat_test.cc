@@ -42,6 +42,7 @@ TEST(ToChat, CarriesEveryField) {
   tool.set_tool_call_id("call-1");
   message.add_messages()->set_role(v1::CHAT_ROLE_ASSISTANT);
   message.mutable_messages(3)->set_text("");
+  message.mutable_messages(3)->set_reasoning("so");
   message.set_add_generation_prompt(false);
   message.set_variables(R"({"tools": []})");
   const auto chat = ToChat(message).value();
@@ -56,6 +57,8 @@ TEST(ToChat, CarriesEveryField) {
   EXPECT_EQ(chat.messages[2].tool_call_id, "call-1");
   EXPECT_EQ(chat.messages[3].role, "assistant");
   EXPECT_EQ(chat.messages[3].content, "");
+  EXPECT_EQ(chat.messages[3].reasoning, "so");
+  EXPECT_FALSE(chat.messages[2].reasoning.has_value());
   EXPECT_FALSE(chat.add_generation_prompt);
   EXPECT_EQ(chat.variables_json, R"({"tools": []})");
 }

@@ -142,12 +142,13 @@ TEST(Flags, SharesAreNumbersBelowAll) {
   EXPECT_FALSE(Parse({"--max_memory_fraction", "1"}).flags.has_value()) << "nothing is above it";
 }
 
-// bad input: Server | --speculation: self, or any other value | exit code 2, the flag named
-TEST(Flags, DraftsComeFromTheTextOrFromNowhere) {
+// bad input: Server | --speculation: any other value | exit code 2, the flag named
+TEST(Flags, DraftsComeFromWhereTheFlagSays) {
   EXPECT_EQ(Parse({}).flags->engine.speculation, Speculation::kOff);
   EXPECT_EQ(Parse({"--speculation=auto"}).flags->engine.speculation, Speculation::kAuto);
   EXPECT_EQ(Parse({"--speculation", "prompt"}).flags->engine.speculation, Speculation::kPrompt);
-  for (const char* value : {"self", "on", ""})
+  EXPECT_EQ(Parse({"--speculation", "self"}).flags->engine.speculation, Speculation::kSelf);
+  for (const char* value : {"model", "on", ""})
     EXPECT_THAT(Refusal({"--speculation", value}), HasSubstr("--speculation")) << value;
 }
 

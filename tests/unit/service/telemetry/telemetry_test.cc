@@ -667,15 +667,18 @@ TEST_F(TelemetryTest, CountsWhatBecameOfDrafts) {
   telemetry_.OnStep({.sequences = 1,
                      .decode_rows = 4,
                      .drafts = {.drafted = 3, .accepted = 2, .steps_saved = 2}});
-  telemetry_.OnStep({.sequences = 1,
-                     .decode_rows = 8,
-                     .drafts = {.drafted = 7, .steps_saved = 0, .kv_bytes_rejected = 640}});
+  telemetry_.OnStep(
+      {.sequences = 1,
+       .decode_rows = 8,
+       .drafts = {.drafted = 7, .kv_bytes_rejected = 640, .made = 5, .kv_bytes_made = 320}});
   const PageReader page = Page();
   const Labels model = {{"model", "tiny"}};
   EXPECT_EQ(page.Value("eta_draft_tokens_total", model), 10.0);
   EXPECT_EQ(page.Value("eta_draft_tokens_accepted_total", model), 2.0);
   EXPECT_EQ(page.Value("eta_draft_steps_saved_total", model), 2.0);
   EXPECT_EQ(page.Value("eta_draft_kv_bytes_rejected_total", model), 640.0);
+  EXPECT_EQ(page.Value("eta_draft_rows_total", model), 5.0);
+  EXPECT_EQ(page.Value("eta_draft_kv_bytes_made_total", model), 320.0);
 }
 
 TEST_F(TelemetryTest, FormatsAreCountedByWhatBecameOfThem) {

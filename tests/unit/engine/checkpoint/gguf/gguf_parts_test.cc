@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/base/temp_folder.h"
-#include "tests/testing/engine/gguf_split.h"
+#include "tests/testing/engine/gguf_writer.h"
 #include "tests/testing/engine/tiny_gguf.h"
 
 namespace eta {

@@ -1,9 +1,11 @@
-#include "engine/batching/step_pipeline.h"
+#include "engine/batching/steps/step_pipeline.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "engine/batching/steps/running_step.h"
+#include "engine/batching/steps/step_reads.h"
 #include "engine/request/shadow/guarded_rows.h"
 #include "kernels/system/failpoint.h"
 
@@ -19,58 +21,6 @@ ShadowSampler::Costs CostsOf(const Model& model, const KvCache& cache, double ra
 
 }  // namespace
 
-// A sequence's rows in a step.
-struct StepPipeline::Member {
-  Sequence* sequence;
-  SequenceRows rows;
-  BlockTables::Lengths lengths = {};  // before the step was prepared, if it is
-  int32_t drafts = 0;                 // of the rows, the last ones
-  int32_t rejected = 0;               // of these, those that count for nothing
-};
-
-// A row whose logits are wanted.
-struct StepPipeline::DrawnRow {
-  Sequence* sequence;
-  bool of_prompt;                 // the token is known, not drawn
-  std::vector<TokenLogprob> top;  // storage of a prompt token's alternatives
-};
-
-struct StepPipeline::Ending {
-  std::unique_ptr<Sequence> sequence;
-  absl::Status status;
-};
-
-struct StepPipeline::Step {
-  Step(Model& model, const KvCache& cache)
-      : batch(model, cache), shadow(model.config().num_layers, model.config().num_query_heads) {}
-
-  // Every sequence draws one token.
-  bool only_decodes() const {
-    return draws.size() == members.size() &&
-           std::all_of(members.begin(), members.end(), [](const Member& member) {
-             return member.rows.kind == RowKind::kDecode && member.rows.num_rows == 1;
-           });
-  }
-
-  StepBatch batch;
-  std::vector<Member> members;
-  std::vector<DrawnRow> draws;
-  std::vector<RowLogits> logits;  // of draws
-  std::vector<std::shared_ptr<BoundAnswer>>
-      bound;  // of members that draw, till their masks are there
-  ShadowRows shadow;
-  ShadowSampler::Work shadow_work;
-  int64_t number = 0;  // of steps that were launched
-  StepReport report;
-  bool committed = false;  // and not completed
-  std::vector<Ending> endings;
-  // For the observer; empty without one.
-  std::vector<TokenReport> tokens;
-  std::vector<DecodeRowReport> decode_rows;
-  std::vector<PrefillReport> prefill_rows;
-  std::vector<ShadowReport> shadow_rows;
-};
-
 StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
                            const BatcherOptions& options, Observer* observer)
     : options_(options),
@@ -79,8 +29,9 @@ StepPipeline::StepPipeline(Model& model, const KvCache& cache, BlockPool& pool,
       observer_(observer),
       full_layers_(model.config().full_layers()),
       sampler_(CostsOf(model, cache, options.shadow_rate)),
-      current_(std::make_unique<Step>(model, cache)),
-      next_(std::make_unique<Step>(model, cache)) {}
+      read_cost_(static_cast<int64_t>(model.row_bytes())),
+      current_(std::make_unique<RunningStep>(model, cache)),
+      next_(std::make_unique<RunningStep>(model, cache)) {}
 
 StepPipeline::~StepPipeline() = default;
 
@@ -100,6 +51,15 @@ void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
   next_->batch.Add(rows, sequence.tokens(), sequence.drafts().first(static_cast<size_t>(drafts)));
 }
 
+void StepPipeline::AddDraft(Sequence& sequence) {
+  SequenceRows rows = sequence.DraftRow(next_->batch.num_rows());
+  sequence.BeginDrafts(sequence.num_drafts());
+  rows.tempered = sequence.tempered();
+  next_->members.push_back({.sequence = &sequence, .rows = rows, .makes_draft = true});
+  const std::span<const int32_t> drafts = sequence.drafts();
+  next_->batch.Add(rows, sequence.tokens(), drafts.last(std::min<size_t>(1, drafts.size())));
+}
+
 void StepPipeline::AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths) {
   next_->members.push_back({&sequence, sequence.RowAhead(next_->batch.num_rows()), lengths});
   next_->batch.AddUnknown(next_->members.back().rows);
@@ -117,9 +77,10 @@ bool StepPipeline::IsPrepared(const StepPlan& plan,
                               std::span<const std::unique_ptr<Sequence>> running) const {
   return plan.preempted.empty() && plan.admitted.empty() &&
          std::equal(plan.work.begin(), plan.work.end(), next_->members.begin(),
-                    next_->members.end(), [&](const StepPlan::Work& work, const Member& member) {
+                    next_->members.end(),
+                    [&](const StepPlan::Work& work, const StepMember& member) {
                       return running[work.index].get() == member.sequence && work.num_rows == 1 &&
-                             work.new_blocks == 0;
+                             work.new_blocks == 0 && work.makes_draft == member.makes_draft;
                     });
 }
 
@@ -139,7 +100,7 @@ bool StepPipeline::next_empty() const {
 absl::Status StepPipeline::Forward() {
   BeginMasks(*next_);
   if (std::exchange(prepared_, false)) {
-    for (const Member& member : next_->members) {
+    for (const StepMember& member : next_->members) {
       next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
     }
     return absl::OkStatus();
@@ -150,9 +111,9 @@ absl::Status StepPipeline::Forward() {
 }
 
 // A step's masks depend on its tokens, so they are none of what is prepared.
-void StepPipeline::BeginMasks(Step& step) {
+void StepPipeline::BeginMasks(RunningStep& step) {
   step.bound.clear();
-  for (const Member& member : step.members) {
+  for (const StepMember& member : step.members) {
     const Sequence& sequence = *member.sequence;
     if (sequence.bound() != nullptr && sequence.DrawsAfter(member.rows)) {
       step.bound.push_back(sequence.bound());
@@ -161,7 +122,7 @@ void StepPipeline::BeginMasks(Step& step) {
   masks_.Begin(step.bound);
 }
 
-void StepPipeline::AwaitMasks(Step& step) {
+void StepPipeline::AwaitMasks(RunningStep& step) {
   if (step.bound.empty()) return;
   const Clock::time_point begin = Clock::now();
   masks_.Join();
@@ -171,21 +132,22 @@ void StepPipeline::AwaitMasks(Step& step) {
   step.bound.clear();
 }
 
-absl::Status StepPipeline::Note(Step& step) {
+absl::Status StepPipeline::Note(RunningStep& step) {
   ChooseShadow(step);
   return step.batch.Forward({.shadow = step.shadow.Layers()});
 }
 
 // Which row-layers the step measures against full attention: of requests with min_mass their own,
 // of the others what is drawn. No row is measured again when it is replayed.
-void StepPipeline::ChooseShadow(Step& step) {
+void StepPipeline::ChooseShadow(RunningStep& step) {
   step.shadow.Clear();
   step.shadow_work = {};
   candidates_.clear();
   for (size_t member = 0; member < step.members.size(); ++member) {
     const Sequence* const sequence = step.members[member].sequence;
     const SequenceRows& rows = step.members[member].rows;
-    for (int32_t i = 0; i < rows.num_rows && rows.kind == RowKind::kDecode; ++i) {
+    if (rows.kind != RowKind::kDecode || step.members[member].makes_draft) continue;
+    for (int32_t i = 0; i < rows.num_rows; ++i) {
       const int32_t position = rows.position + i;
       if (!step.batch.Prunes(rows, i) || !sequence->Counts(position)) continue;
       ShadowRow row = {.row = rows.row_begin + i, .member = member, .kv_len = position + 1};
@@ -223,10 +185,10 @@ absl::Status StepPipeline::Finish() {
   return current_->batch.Finish();
 }
 
-void StepPipeline::DrawTokens(Step& step) {
+void StepPipeline::DrawTokens(RunningStep& step) {
   step.draws.clear();
   step.logits.clear();
-  for (const Member& member : step.members) {
+  for (const StepMember& member : step.members) {
     Sequence& sequence = *member.sequence;
     const SequenceRows& rows = member.rows;
     for (int32_t i = 0; i < rows.num_rows; ++i) {
@@ -239,6 +201,14 @@ void StepPipeline::DrawTokens(Step& step) {
     }
     if (!sequence.DrawsAfter(rows)) continue;
     const BoundAnswer* const bound = sequence.bound().get();
+    if (member.makes_draft) {
+      const int32_t made = sequence.num_drafts();
+      if (bound != nullptr && !bound->may_draw(static_cast<size_t>(made))) continue;
+      step.draws.push_back({&sequence, false, {}});
+      step.logits.push_back({rows.row_begin, sequence.Draw(0, made)});
+      step.logits.back().sample.top = {};  // nobody asked for these
+      continue;
+    }
     const int32_t first = rows.row_begin + rows.num_rows - 1 - member.drafts;
     for (int32_t i = 0; i <= member.drafts; ++i) {
       if (bound != nullptr && !bound->may_draw(static_cast<size_t>(i))) break;
@@ -250,13 +220,13 @@ void StepPipeline::DrawTokens(Step& step) {
 }
 
 std::vector<StepPipeline::Ended> StepPipeline::Commit() {
-  Step& step = *current_;
+  RunningStep& step = *current_;
   const Clock::time_point now = Clock::now();
   step.committed = true;
   std::vector<Ended> ended;
   goes_on_.clear();
   size_t draw = 0;
-  for (Member& member : step.members) {
+  for (StepMember& member : step.members) {
     std::optional<absl::Status> end = Accept(step, member, draw, now);
     goes_on_.push_back(!end.has_value());
     if (end) ended.push_back({member.sequence, *std::move(end)});
@@ -266,7 +236,7 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
   StepReport& report = step.report;
   report.sequences = static_cast<int32_t>(step.members.size());
   report.num_rows = step.batch.num_rows();
-  for (const Member& member : step.members) {
+  for (const StepMember& member : step.members) {
     (member.rows.kind == RowKind::kPrefill ? report.prefill_rows : report.decode_rows) +=
         member.rows.num_rows;
   }
@@ -275,13 +245,13 @@ std::vector<StepPipeline::Ended> StepPipeline::Commit() {
 
 // What the step measured, to those who are measured. True: one of them attends otherwise from its
 // next row on.
-bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
+bool StepPipeline::TakeShadow(RunningStep& step, Clock::time_point now) {
   if (step.shadow.empty()) return false;
   step.shadow.Read();
   std::vector<MassEstimate> masses(step.members.size());
   for (const ShadowRow& row : step.shadow.rows()) {
     if (!std::isfinite(row.mass) || !std::isfinite(row.error)) continue;
-    const Member& member = step.members[row.member];
+    const StepMember& member = step.members[row.member];
     if (row.row >= member.rows.row_begin + member.rows.num_rows - member.rejected) continue;
     Sequence& sequence = *member.sequence;
     sequence.AddShadow(row.mass, row.error);
@@ -304,13 +274,17 @@ bool StepPipeline::TakeShadow(Step& step, Clock::time_point now) {
   return changed;
 }
 
-std::optional<absl::Status> StepPipeline::Accept(Step& step, Member& member, size_t& draw,
-                                                 Clock::time_point now) {
+std::optional<absl::Status> StepPipeline::Accept(RunningStep& step, StepMember& member,
+                                                 size_t& draw, Clock::time_point now) {
   Sequence& sequence = *member.sequence;
   const auto is_next = [&](bool of_prompt) {
     return draw < step.draws.size() && step.draws[draw].sequence == &sequence &&
            step.draws[draw].of_prompt == of_prompt;
   };
+  if (member.makes_draft) {
+    sequence.MakeDraft(is_next(/*of_prompt=*/false) ? &step.logits[draw++].sample : nullptr);
+    return std::nullopt;
+  }
   std::vector<TokenDetail> prompt_logprobs;
   bool finite = true;
   for (; is_next(/*of_prompt=*/true); ++draw) {
@@ -335,7 +309,7 @@ std::optional<absl::Status> StepPipeline::Accept(Step& step, Member& member, siz
   return end;
 }
 
-std::optional<absl::Status> StepPipeline::AcceptDraws(Step& step, Member& member,
+std::optional<absl::Status> StepPipeline::AcceptDraws(RunningStep& step, StepMember& member,
                                                       std::span<const RowLogits> draws,
                                                       Clock::time_point now) {
   Sequence& sequence = *member.sequence;
@@ -368,7 +342,7 @@ std::optional<absl::Status> StepPipeline::AcceptDraws(Step& step, Member& member
   return end;
 }
 
-std::optional<absl::Status> StepPipeline::AcceptDraw(Step& step, Sequence& sequence,
+std::optional<absl::Status> StepPipeline::AcceptDraw(RunningStep& step, Sequence& sequence,
                                                      const SampleRow& sample,
                                                      Clock::time_point now) {
   const absl::Status undrawn = WhyUndrawn(sample, sequence.request());
@@ -404,11 +378,14 @@ void StepPipeline::Complete() {
   Complete(*current_);
 }
 
-void StepPipeline::Complete(Step& step) {
+void StepPipeline::Complete(RunningStep& step) {
   if (!std::exchange(step.committed, false)) return;
-  CountPrefill(step);
-  CountReads(step);
-  for (const Member& member : step.members) member.sequence->Emit();
+  const StepReads reads = CountReads(step, observer_ != nullptr);
+  sampler_.Finish(step.number, reads.work);
+  if (step.report.prefill_rows == 0 && reads.all_counted) {
+    read_cost_.Measure(reads.load, step.report.duration);
+  }
+  for (const StepMember& member : step.members) member.sequence->Emit();
   step.report.tokens = step.tokens;
   step.report.decode = step.decode_rows;
   step.report.prefill = step.prefill_rows;
@@ -419,7 +396,7 @@ void StepPipeline::Complete(Step& step) {
     step.report.tokens_read = step.batch.tokens_read();
   }
   if (observer_ != nullptr) observer_->OnStep(step.report);
-  for (const Ending& ending : step.endings) {
+  for (const StepEnding& ending : step.endings) {
     const absl::Status answer = ending.status.ok() ? ending.sequence->CheckAnswer() : ending.status;
     ending.sequence->End(answer, observer_);
   }
@@ -428,52 +405,6 @@ void StepPipeline::Complete(Step& step) {
   step.decode_rows.clear();
   step.prefill_rows.clear();
   step.shadow_rows.clear();
-}
-
-void StepPipeline::CountPrefill(Step& step) {
-  for (const Member& member : step.members) {
-    if (!IsSparsePrefill(member.rows)) continue;
-    Sequence& sequence = *member.sequence;
-    const AttentionSums sums = step.batch.CountPrefill(member.rows, sequence.prompt_counted());
-    sequence.CountPrompt(sums, member.rows.position + member.rows.num_rows);
-    if (observer_ == nullptr || sums.prefill_rows == 0) continue;
-    step.prefill_rows.push_back(
-        {.request = &sequence.request(), .attention = &sequence.attention(), .sums = sums});
-  }
-}
-
-void StepPipeline::CountReads(Step& step) {
-  ShadowSampler::Work work = step.shadow_work;
-  for (const Member& member : step.members) {
-    if (member.rows.kind != RowKind::kDecode) continue;
-    for (int32_t i = 0; i < member.rows.num_rows; ++i) {
-      const bool rejected = i >= member.rows.num_rows - member.rejected;
-      if (!rejected && !member.sequence->Counts(member.rows.position + i)) continue;
-      const int32_t kv_len = member.rows.position + i + 1;
-      Sequence& sequence = *member.sequence;
-      const std::span<LayerDensity> layers =
-          rejected ? std::span<LayerDensity>() : sequence.layers();
-      const AttentionSums sums =
-          sequence.FallsBack(member.rows.position + i)
-              ? CountFallbackRow(step.batch.config(), step.batch.geometry(), kv_len)
-              : step.batch.Count(member.rows, i, layers);
-      const int64_t kv_bytes = sums.kv_bytes_read + sums.fallback_kv_bytes_read;
-      work.kv_bytes += kv_bytes;
-      if (rejected) {
-        sequence.CountRejected(kv_bytes);
-        step.report.drafts.kv_bytes_rejected += kv_bytes;
-        continue;
-      }
-      sequence.CountRow(sums);
-      if (observer_ == nullptr) continue;
-      step.decode_rows.push_back({.request = &sequence.request(),
-                                  .attention = &sequence.attention(),
-                                  .row = member.rows.row_begin + i,
-                                  .kv_len = kv_len,
-                                  .sums = sums});
-    }
-  }
-  sampler_.Finish(step.number, work);
 }
 
 void StepPipeline::Abandon() {
@@ -485,14 +416,19 @@ size_t StepPipeline::num_sequences() const {
   return current_->members.size();
 }
 
+bool StepPipeline::makes_drafts() const {
+  return std::ranges::any_of(current_->members, &StepMember::makes_draft);
+}
+
 StepReport& StepPipeline::report() {
   return current_->report;
 }
 
 Sequence& StepPipeline::latest() const {
-  const auto latest = std::max_element(
-      current_->members.begin(), current_->members.end(),
-      [](const Member& a, const Member& b) { return a.sequence->rank() < b.sequence->rank(); });
+  const auto latest = std::max_element(current_->members.begin(), current_->members.end(),
+                                       [](const StepMember& a, const StepMember& b) {
+                                         return a.sequence->rank() < b.sequence->rank();
+                                       });
   return *latest->sequence;
 }
 

@@ -24,6 +24,11 @@
 // are those of the answer. From the first that differs on, rows count for nothing: the sequence has
 // computed less, and the blocks that only they used go back. What they wrote into the others lies
 // behind all that later rows read, until it is written anew.
+//
+// Rows that make drafts. They stand where those of the drafts will, one a step, attend to less, and
+// draw as those would. Nothing counts of such a row but what it drew: the step that verifies writes
+// its keys and values anew. No step with such a row is followed by a prepared one: what the host
+// does between steps is little beside what they read.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +40,18 @@
 #include "absl/status/status.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/blocks/block_pool.h"
+#include "engine/batching/estimates/read_cost.h"
 #include "engine/batching/formats/mask_crew.h"
 #include "engine/batching/scheduler.h"
 #include "engine/batching/sequence.h"
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 #include "engine/request/observer.h"
 #include "engine/request/shadow/shadow_sampler.h"
 
 namespace eta {
+
+struct RunningStep;
+struct StepMember;
 
 class StepPipeline {
  public:
@@ -62,6 +71,8 @@ class StepPipeline {
   void Begin(int32_t preemptions = 0);
   // At most `num_rows` rows of a sequence, at least 1. Behind the newest token they are of drafts.
   void Add(Sequence& sequence, int32_t num_rows);
+  // The row of a sequence that makes its next draft.
+  void AddDraft(Sequence& sequence);
   // The row after the one that the current step computes. `lengths`: of the sequence's tables
   // before they grew for it.
   void AddAhead(Sequence& sequence, const BlockTables::Lengths& lengths);
@@ -103,34 +114,30 @@ class StepPipeline {
 
   // Of the current step.
   size_t num_sequences() const;
+  bool makes_drafts() const;
   StepReport& report();
   Sequence& latest() const;  // the sequence of the latest rank in it
+  // Of the steps that were completed.
+  const ReadCost& read_cost() const { return read_cost_; }
 
  private:
-  struct Member;
-  struct DrawnRow;
-  struct Ending;
-  struct Step;
-
-  absl::Status Note(Step& step);
-  void BeginMasks(Step& step);
-  void AwaitMasks(Step& step);
-  void ChooseShadow(Step& step);
-  bool TakeShadow(Step& step, Clock::time_point now);
-  void DrawTokens(Step& step);
+  absl::Status Note(RunningStep& step);
+  void BeginMasks(RunningStep& step);
+  void AwaitMasks(RunningStep& step);
+  void ChooseShadow(RunningStep& step);
+  bool TakeShadow(RunningStep& step, Clock::time_point now);
+  void DrawTokens(RunningStep& step);
   // Gives a member what the step brought it; `draw` is the first of its draws, then that of the
   // next member. Nothing: it goes on; else how it ends.
-  std::optional<absl::Status> Accept(Step& step, Member& member, size_t& draw,
+  std::optional<absl::Status> Accept(RunningStep& step, StepMember& member, size_t& draw,
                                      Clock::time_point now);
   // The same of its draws behind the row of its newest token and behind those of its drafts.
-  std::optional<absl::Status> AcceptDraws(Step& step, Member& member,
+  std::optional<absl::Status> AcceptDraws(RunningStep& step, StepMember& member,
                                           std::span<const RowLogits> draws, Clock::time_point now);
-  std::optional<absl::Status> AcceptDraw(Step& step, Sequence& sequence, const SampleRow& sample,
-                                         Clock::time_point now);
+  std::optional<absl::Status> AcceptDraw(RunningStep& step, Sequence& sequence,
+                                         const SampleRow& sample, Clock::time_point now);
   void Publish(const Sequence& sequence, const SequenceRows& rows);
-  void CountPrefill(Step& step);
-  void CountReads(Step& step);
-  void Complete(Step& step);
+  void Complete(RunningStep& step);
 
   const BatcherOptions& options_;
   const int32_t block_size_;
@@ -138,10 +145,11 @@ class StepPipeline {
   Observer* const observer_;
   const std::vector<int32_t> full_layers_;
   ShadowSampler sampler_;
+  ReadCost read_cost_;
   MaskCrew masks_;
-  std::unique_ptr<Step> current_;
-  std::unique_ptr<Step> next_;  // laid out or prepared; after Launch the step before
-  bool prepared_ = false;       // next_ is noted, but for its tokens
+  std::unique_ptr<RunningStep> current_;
+  std::unique_ptr<RunningStep> next_;  // laid out or prepared; after Launch the step before
+  bool prepared_ = false;              // next_ is noted, but for its tokens
   // Of the step at hand:
   std::vector<ShadowRow> candidates_;  // rows that may be drawn
   std::vector<bool> goes_on_;          // [members]

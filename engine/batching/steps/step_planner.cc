@@ -1,4 +1,4 @@
-#include "engine/batching/step_planner.h"
+#include "engine/batching/steps/step_planner.h"
 
 #include <vector>
 
@@ -65,7 +65,8 @@ RunningSequence StepPlanner::Describe(const Sequence& sequence, int32_t ahead,
           .replays = sequence.prompt_left() == 0,
           .more_blocks = sequence.blocks.tables().subspan(1),
           .window_blocks = sequence.blocks.lengths().window,
-          .drafts = paused || ahead > 0 ? 0 : sequence.num_drafts()};
+          .drafts = paused || ahead > 0 ? 0 : sequence.num_drafts(),
+          .makes_draft = !paused && ahead == 0 && sequence.MakesDraft()};
 }
 
 WaitingSequence StepPlanner::Describe(const Sequence& sequence) const {

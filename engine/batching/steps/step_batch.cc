@@ -1,4 +1,4 @@
-#include "engine/batching/step_batch.h"
+#include "engine/batching/steps/step_batch.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,9 +24,10 @@ void StepBatch::Clear() {
 void StepBatch::Add(const SequenceRows& rows, std::span<const int32_t> sequence_tokens,
                     std::span<const int32_t> drafts) {
   rows_.push_back(rows);
-  const auto known = static_cast<size_t>(rows.num_rows) - drafts.size();
-  const auto tokens = sequence_tokens.subspan(static_cast<size_t>(rows.position), known);
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (const auto known = static_cast<size_t>(rows.num_rows) - drafts.size(); known > 0) {
+    const auto tokens = sequence_tokens.subspan(static_cast<size_t>(rows.position), known);
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  }
   tokens_.insert(tokens_.end(), drafts.begin(), drafts.end());
 }
 
