@@ -382,7 +382,9 @@ class CudaBackend final : public Backend, public ExpertOps {
   }
 
  private:
+  // Of heads of 256: for others neither way was measured with lists as long.
   bool HasFewLongLists(const KvGeometry& geometry) const {
+    if (geometry.head_dim != kWideHeadDim) return false;
     const auto block_bytes = static_cast<int64_t>(KvTile(geometry).head_bytes());
     return AreFewAndLong(device_->num_sms(), int64_t{step_.padded_rows} * geometry.num_kv_heads,
                          step_.longest * block_bytes / geometry.block_size);
