@@ -174,11 +174,11 @@ void Sequence::MakeDraft(const SampleRow* drawn) {
   if (!MayDraftBehind(made + 1)) drafter_.Cut(made + 1);
 }
 
-void Sequence::BeginDrafts(int32_t count) {
+void Sequence::BeginDrafts(int32_t count, int32_t from) {
   const auto begun = drafts().first(static_cast<size_t>(count));
   tempered_.CutTo(num_tokens());
   tempered_.Append(begun);
-  if (bound_ != nullptr) bound_->Expect(begun);
+  if (bound_ != nullptr) bound_->Expect(begun, static_cast<size_t>(from));
 }
 
 SampleRow Sequence::Draw(int32_t logits_row, int32_t ahead) {

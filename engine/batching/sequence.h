@@ -99,8 +99,9 @@ class Sequence {
   // Tokens that may follow the newest one. Nothing but their rows in a step knows of them.
   std::span<const int32_t> drafts() const { return drafter_.DraftsBehind(num_tokens()); }
   int32_t num_drafts() const { return static_cast<int32_t>(drafts().size()); }
-  // The first `count` drafts go through the step at hand, and their masks are filled with it.
-  void BeginDrafts(int32_t count);
+  // The first `count` drafts go through the step at hand, and the masks are filled with it of draws
+  // behind `from` of them or more.
+  void BeginDrafts(int32_t count, int32_t from = 0);
   // The step is done. As of Drafter::Observe.
   void EndDrafts(const DraftCounts& counts) { drafter_.Observe(counts); }
   void CountRejected(int64_t kv_bytes) { drafter_.CountRejected(kv_bytes); }

@@ -56,7 +56,8 @@ size_t BoundAnswer::AcceptDrafts(std::span<const int32_t> drafts, const Taken& t
   return count;
 }
 
-void BoundAnswer::Expect(std::span<const int32_t> drafts) {
+void BoundAnswer::Expect(std::span<const int32_t> drafts, size_t from) {
+  from_ = from;
   drafts_.assign(drafts.begin(), drafts.end());
   places_.resize(drafts.size() + 1);
   for (Place& place : places_) place.mask.resize(places_.front().mask.size());
@@ -64,11 +65,12 @@ void BoundAnswer::Expect(std::span<const int32_t> drafts) {
 
 void BoundAnswer::Fill() {
   const Clock::time_point begin = Clock::now();
-  Fill(places_.front(), num_tokens_);
-  for (size_t i = 1; i < places_.size(); ++i) places_[i].next = Next::kStuck;
-  const size_t count = AcceptDrafts(drafts_, [&](size_t ahead) {
-    Fill(places_[ahead], num_tokens_ + static_cast<int32_t>(ahead));
-  });
+  const auto fill = [&](size_t ahead) {
+    if (ahead >= from_) Fill(places_[ahead], num_tokens_ + static_cast<int32_t>(ahead));
+  };
+  for (Place& place : places_) place.next = Next::kStuck;
+  fill(0);
+  const size_t count = AcceptDrafts(drafts_, fill);
   if (count > 0) guide_->Rollback(static_cast<int32_t>(count));
   fill_time_ = Clock::now() - begin;
 }

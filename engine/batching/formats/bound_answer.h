@@ -45,8 +45,8 @@ class BoundAnswer {
   // How many of these tokens, none of which ends the answer, could come next, one after the other.
   size_t CountFitting(std::span<const int32_t> drafts);
   // The next Fill fills also what may come behind each of `drafts`, as if those up to it had been
-  // accepted.
-  void Expect(std::span<const int32_t> drafts);
+  // accepted; but not what may come behind fewer than `from` of them.
+  void Expect(std::span<const int32_t> drafts, size_t from = 0);
 
   // Finds out what may come next. Changes nothing else, so it may run again.
   void Fill();
@@ -99,6 +99,7 @@ class BoundAnswer {
   std::vector<int32_t> late_ends_;   // nor after it
   std::vector<int32_t> taken_;       // of these: those that ForbidEnds took out
   std::vector<int32_t> drafts_;
+  size_t from_ = 0;            // of places_, the first that is filled
   std::vector<Place> places_;  // the next one, and those behind drafts
   bool lost_ = false;          // where the guide stands, for want of memory
   std::chrono::nanoseconds fill_time_{0};

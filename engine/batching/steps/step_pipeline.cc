@@ -53,7 +53,7 @@ void StepPipeline::Add(Sequence& sequence, int32_t num_rows) {
 
 void StepPipeline::AddDraft(Sequence& sequence) {
   SequenceRows rows = sequence.DraftRow(next_->batch.num_rows());
-  sequence.BeginDrafts(sequence.num_drafts());
+  sequence.BeginDrafts(sequence.num_drafts(), sequence.num_drafts());
   rows.tempered = sequence.tempered();
   next_->members.push_back({.sequence = &sequence, .rows = rows, .makes_draft = true});
   const std::span<const int32_t> drafts = sequence.drafts();

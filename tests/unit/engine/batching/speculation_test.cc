@@ -331,6 +331,11 @@ TEST(SpeculationOfBoundAnswers, MasksBehindDraftsAreThoseOfTheTokens) {
   EXPECT_TRUE(ahead.Accept(digits[0]).ok()) << "nothing has changed";
   EXPECT_EQ(ahead.CountFitting(digits), 2u);
 
+  ahead.Expect(std::span(digits).first(2), 2);
+  ahead.Fill();
+  EXPECT_FALSE(ahead.may_draw(1)) << "it was not wanted";
+  EXPECT_TRUE(std::ranges::equal(ahead.mask(2), single.mask()));
+
   ahead.Expect(std::vector<int32_t>{letter, digits[0]});
   ahead.Fill();
   EXPECT_TRUE(ahead.may_draw(0));
