@@ -102,7 +102,7 @@ TEST_F(WireTest, AMessageOverTheLimitIsRefused) {
   EXPECT_EQ(refused(std::string(kLimit + 1, '\xff')), "");
   std::string cut = request.SerializeAsString();
   cut.resize(kLimit + 1);
-  EXPECT_EQ(refused(cut), "");
+  EXPECT_EQ(refused(cut), "format") << "cut in it: by the length that it states";
   EXPECT_EQ(SendBytes(std::string(2 * kLimit + 1, 'x')).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED)
       << "gRPC's own";
