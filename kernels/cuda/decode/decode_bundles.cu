@@ -16,6 +16,11 @@
 
 namespace eta::cuda {
 
+BundleWays& WaysOfBundles() {
+  static BundleWays ways;
+  return ways;
+}
+
 bool BundledDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts, const DecodeLists& lists) {
   const KvGeometry& geometry = params.geometry;
@@ -23,16 +28,19 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
   const int32_t rows_per_list =
       std::min(lists.bundle_rows, decode::MostColumns(geometry.head_dim) / group);
   if (lists.num_bundles == 0 || rows_per_list < 2) return false;
+  const BundleWays& ways = WaysOfBundles();
+  const bool selects = !lists.all && params.window == 0;
+  if (selects && !ways.united) return false;
   const int32_t columns = rows_per_list * group;
   const decode::BundleCut cut = {rows_per_list,
                                  (lists.bundle_rows + rows_per_list - 1) / rows_per_list};
   if (geometry.num_kv_heads * cut.lists_per_bundle > decode::kMaxLists) return false;
   decode::UnitedLists united;
-  if (!lists.all && params.window == 0) {
+  if (selects) {
     united = UniteLists(context, params, lists, cut);
     if (united.pool_blocks == nullptr) return true;  // the device's status says so
   }
-  if (lists.even && HasClusters(context.device) &&
+  if (ways.in_clusters && lists.even && HasClusters(context.device) &&
       BundledClusterAttention(context, params, counts, lists, cut, united, columns)) {
     return true;
   }

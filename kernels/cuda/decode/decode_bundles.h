@@ -22,9 +22,17 @@ struct UnitedLists {
 
 }  // namespace decode
 
+// Ways to take bundles that were checked without a GPU alone, and are off: tests turn them on. The
+// first steps after a change are plain, so graphs of earlier steps must not outlive it.
+struct BundleWays {
+  bool in_clusters = false;  // few lists, a cluster of thread blocks each
+  bool united = false;       // rows that select; off: they have lists of their own
+};
+BundleWays& WaysOfBundles();  // decode_bundles.cu
+
 // As DecodeAttention, but rows of a bundle read each block once. Returns false, and does nothing,
-// if no rows are bundled or too few columns of a product are free for a second row. REQUIRES:
-// AttendsOnTensorCores().
+// if no rows are bundled, too few columns of a product are free for a second row, or rows select
+// and WaysOfBundles() does not unite their lists. REQUIRES: AttendsOnTensorCores().
 bool BundledDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts,
                             const DecodeLists& lists);  // decode_bundles.cu

@@ -152,11 +152,11 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const StepRow& row = args.step.rows[rows.last()];
   const bool tempers = args.gated && row.tempered.words > 0;
   uint32_t ordinals[kMaxEntries] = {};
-  if (kBundled || tempers) {
+  if (tempers || (kBundled && args.window == 0)) {
     const uint32_t* of_list = args.selection.blocks + global_list * args.selection.capacity;
 #pragma unroll
     for (int e = 0; e < kMaxEntries; ++e) {
-      const bool full = args.window == 0 && e < entries && first_entry + e < num_blocks;
+      const bool full = e < entries && first_entry + e < num_blocks;
       ordinals[e] = full ? of_list[first_entry + e] : 0;
     }
   }

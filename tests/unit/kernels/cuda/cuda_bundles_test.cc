@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
 #include "tests/testing/kernels/attention_case.h"
@@ -79,11 +80,14 @@ AttentionCase MakeBundleCase(Random& random, const BundleShape& shape,
   return made;
 }
 
-class CudaBundles : public ::testing::Test {
+// With the ways of bundles that are off (WaysOfBundles), and without.
+class CudaBundles : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (!WhyMissing({"cuda"}).empty()) GTEST_SKIP() << WhyMissing({"cuda"});
+    cuda::WaysOfBundles() = {.in_clusters = GetParam(), .united = GetParam()};
   }
+  void TearDown() override { cuda::WaysOfBundles() = {}; }
 
   // A step without prefill rows runs launched, with a shadow and without, captured and replayed.
   void ExpectAsTheReference(const AttentionCase& made) {
@@ -122,7 +126,7 @@ class CudaBundles : public ::testing::Test {
   Device precise_{{.name = "cuda", .compute = DType::kFloat32}};
 };
 
-TEST_F(CudaBundles, RowsOfOneSequence) {
+TEST_P(CudaBundles, RowsOfOneSequence) {
   Random random(81);
   for (const BundleShape& shape : kBundleShapes) {
     for (const int32_t rows : {2, 3, 5, 8}) {
@@ -133,7 +137,7 @@ TEST_F(CudaBundles, RowsOfOneSequence) {
   }
 }
 
-TEST_F(CudaBundles, BlocksFillInTheMiddle) {
+TEST_P(CudaBundles, BlocksFillInTheMiddle) {
   Random random(82);
   for (const BundleShape& shape : kBundleShapes) {
     const int32_t b = shape.geometry.block_size;
@@ -145,7 +149,7 @@ TEST_F(CudaBundles, BlocksFillInTheMiddle) {
 }
 
 // A list is cut at eight rows, and its keys into parts.
-TEST_F(CudaBundles, ManyRowsAndLongContexts) {
+TEST_P(CudaBundles, ManyRowsAndLongContexts) {
   Random random(83);
   for (const BundleShape& shape : kBundleShapes) {
     ExpectAsTheReference(MakeBundleCase(random, shape, {{700, 21}, {2300, 8}, {90, 9}}));
@@ -154,7 +158,7 @@ TEST_F(CudaBundles, ManyRowsAndLongContexts) {
   ExpectAsTheReference(MakeBundleCase(random, kBundleShapes[3], {{40, 2}, {12000, 8}}));
 }
 
-TEST_F(CudaBundles, AmongRowsThatSelectOrAreAlone) {
+TEST_P(CudaBundles, AmongRowsThatSelectOrAreAlone) {
   Random random(84);
   for (const BundleShape& shape : kBundleShapes) {
     for (int repeat = 0; repeat < 3; ++repeat) {
@@ -168,7 +172,7 @@ TEST_F(CudaBundles, AmongRowsThatSelectOrAreAlone) {
   }
 }
 
-TEST_F(CudaBundles, BesidePrompts) {
+TEST_P(CudaBundles, BesidePrompts) {
   Random random(85);
   for (const BundleShape& shape : kBundleShapes) {
     ExpectAsTheReference(MakeBundleCase(random, shape,
@@ -182,7 +186,7 @@ TEST_F(CudaBundles, BesidePrompts) {
 }
 
 // So many lists that they take several launches.
-TEST_F(CudaBundles, ManySequences) {
+TEST_P(CudaBundles, ManySequences) {
   Random random(86);
   for (const int32_t group : {2, 4, 16}) {
     BundleShape shape = kBundleShapes[3];
@@ -197,7 +201,7 @@ TEST_F(CudaBundles, ManySequences) {
   }
 }
 
-TEST_F(CudaBundles, Windows) {
+TEST_P(CudaBundles, Windows) {
   Random random(87);
   for (const BundleShape& shape : kBundleShapes) {
     const int32_t b = shape.geometry.block_size;
@@ -276,7 +280,7 @@ class GrowingSequence {
 };
 
 // Keys of earlier steps are copied before those of the step are there.
-TEST_F(CudaBundles, AGraphFollowsTheSequence) {
+TEST_P(CudaBundles, AGraphFollowsTheSequence) {
   Random random(88);
   for (const BundleShape& shape : kBundleShapes) {
     for (const int32_t rows : {2, 4, 7}) {
@@ -300,6 +304,11 @@ TEST_F(CudaBundles, AGraphFollowsTheSequence) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, CudaBundles, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& all) {
+                           return all.param ? "All" : "Served";
+                         });
 
 }  // namespace
 }  // namespace eta::testing
