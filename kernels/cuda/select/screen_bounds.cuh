@@ -160,31 +160,35 @@ struct ScreenRecords {
   Chunk mu[2][kChunks];
   Chunk sigma[2][kChunks];
   Scalars scalars[2];
-  const std::byte* own;  // of the lane, in block r
-  uint32_t eight;        // bytes from block r to block r + 8
+  const std::byte* own;  // with slices: of the lane, in block r
+  uint32_t eight;        // likewise: bytes from block r to block r + 8
 
   // Reads the scalars and the first slice. `record`: mu of block r and the KV head. `of_head`: the
   // scalars of the same. Block r + 8 follows `to_eighth` bytes later.
   __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
                                        uint32_t to_eighth) {
-    own = record + threadIdx.x % 4 * sizeof(Chunk);
-    eight = to_eighth;
+    const std::byte* first = record + threadIdx.x % 4 * sizeof(Chunk);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * eight);
+      ReadOf(i, first + i * to_eighth, 0);
+      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * to_eighth);
     }
-    ReadSlice(0);
+    if constexpr (kSlices < D >> 1) {
+      own = first;
+      eight = to_eighth;
+    }
   }
   __device__ __forceinline__ void ReadSlice(int slice) {
+    ReadOf(0, own, slice);
+    ReadOf(1, own + eight, slice);
+  }
+  // `from`: of the lane, in block r + 8 i.
+  __device__ __forceinline__ void ReadOf(int i, const std::byte* from, int slice) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::byte* from = own + i * eight;
-#pragma unroll
-      for (int j = 0; j < kChunks; ++j) {
-        const int chunk = slice * kChunks + j;
-        mu[i][j] = *reinterpret_cast<const Chunk*>(from + chunk * 4 * sizeof(Chunk));
-        sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (D / 32 + chunk) * 4 * sizeof(Chunk));
-      }
+    for (int j = 0; j < kChunks; ++j) {
+      const int chunk = slice * kChunks + j;
+      mu[i][j] = *reinterpret_cast<const Chunk*>(from + chunk * 4 * sizeof(Chunk));
+      sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (D / 32 + chunk) * 4 * sizeof(Chunk));
     }
   }
 };

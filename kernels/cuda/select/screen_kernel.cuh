@@ -80,6 +80,7 @@ __device__ __forceinline__ void LeaveMasses(const ScreenMasses<HeadTiles>& masse
 template <int D, int HeadTiles, typename Index, bool kRelative>
 __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor cursor,
                                             ScreenRing& ring, const std::byte* stages) {
+  constexpr bool kSliced = kSlices<D> != 1;  // records are read until the bounds are there
   const ItemShape shape(args.tile);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -123,21 +124,21 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
     if (item.row != row || item.first_kv_head != first_kv_head) enter(item);
     Wait(&ring.full[stage], phase);
     const uint32_t offset = stage * shape.bytes();
-    Barrier* const empty = &ring.empty[stage];
-    const auto release = [&] {
+    const auto release = [&ring, lane](int of_stage) {
       __syncwarp();
-      if (lane == 0) Arrive(empty);
+      if (lane == 0) Arrive(&ring.empty[of_stage]);
     };
     ScreenRecords<D, Index> records;
     records.Read(vectors + offset, scalars + offset, 8 * shape.stride());
-    if (kSlices<D> == 1) release();
+    const int held = stage;
+    if constexpr (!kSliced) release(held);
     if (++stage == args.num_stages) {
       stage = 0;
       phase ^= 1;
     }
     const int32_t first_block = item.first_block + own_block;
     if (first_block >= item.num_full) {
-      if (kSlices < D >> 1) release();
+      if constexpr (kSliced) release(held);
       continue;
     }
     const int32_t limit = min(rescue_chunk, item.num_full);
@@ -145,7 +146,7 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
       if (relative) {
         ScreenMasses<HeadTiles> of_blocks;
         EstimateMasses(records, queries, args.rule, of_blocks);
-        if (kSlices < D >> 1) release();
+        if constexpr (kSliced) release(held);
         const StepRow& step_row = args.step.rows[row];
         const int32_t kv_head = first_kv_head + own_kv_head;
         const int64_t list = static_cast<int64_t>(row) * args.tile.num_kv_heads + kv_head;
@@ -161,7 +162,7 @@ __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor
 
     float bounds[HeadTiles][4];
     UpperBounds(records, queries, bounds);
-    if (kSlices < D >> 1) release();
+    if constexpr (kSliced) release(held);
     uint32_t mask = 0;  // low 16 bits: block r; high 16 bits: block r + 8
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {

@@ -25,24 +25,28 @@ struct ScreenRecords<D, OutlierIndex> {
   // As in the other forms.
   __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
                                        uint32_t to_eighth) {
-    own = record + threadIdx.x % 4 * sizeof(uint2);
-    eight = to_eighth;
+    const std::byte* first = record + threadIdx.x % 4 * sizeof(uint2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      steps[i] = *reinterpret_cast<const uint32_t*>(of_head + i * eight);
+      ReadOf(i, first + i * to_eighth, 0);
+      steps[i] = *reinterpret_cast<const uint32_t*>(of_head + i * to_eighth);
     }
-    ReadSlice(0);
+    if constexpr (kSlices < D >> 1) {
+      own = first;
+      eight = to_eighth;
+    }
   }
   __device__ __forceinline__ void ReadSlice(int slice) {
+    ReadOf(0, own, slice);
+    ReadOf(1, own + eight, slice);
+  }
+  __device__ __forceinline__ void ReadOf(int i, const std::byte* from, int slice) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::byte* from = own + i * eight + slice * kChunks * 32;
-#pragma unroll
-      for (int j = 0; j < kChunks; ++j) {
-        mu[i][j] = *reinterpret_cast<const uint2*>(from + j * 32);
-        sigma[i][j] = *reinterpret_cast<const uint2*>(from + D + j * 32);
-        outlier[i][j] = *reinterpret_cast<const uint2*>(from + 2 * D + j * 32);
-      }
+    for (int j = 0; j < kChunks; ++j) {
+      const int chunk = slice * kChunks + j;
+      mu[i][j] = *reinterpret_cast<const uint2*>(from + chunk * 32);
+      sigma[i][j] = *reinterpret_cast<const uint2*>(from + D + chunk * 32);
+      outlier[i][j] = *reinterpret_cast<const uint2*>(from + 2 * D + chunk * 32);
     }
   }
 };
