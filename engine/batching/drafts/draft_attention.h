@@ -11,10 +11,10 @@
 
 namespace eta {
 
-// Settings that were measured best for drafts (calibration/evaluation/RESULTS.md): what a row of
+// Settings that were measured best for drafts (tests/bench/RESULTS.md): what a row of
 // relative thresholds adds to its log-sum-exp, and the width of a predicted threshold's bound.
-inline constexpr float kDraftRelativeC = -2.5f;
-inline constexpr float kDraftZ = 0.5f;
+inline constexpr float kDraftRelativeC = -3.0f;
+inline constexpr float kDraftZ = 1.0f;
 
 // Of rows that attend as `own` says. Absent: the model selects nothing by itself, or these rows
 // read about as little already.

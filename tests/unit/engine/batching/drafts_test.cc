@@ -263,9 +263,9 @@ TEST(DraftAttentionTest, OfPredictedThresholdsIsANarrowerBound) {
   EXPECT_EQ(draft->options.z, kDraftZ);
   EXPECT_TRUE(draft->options.uniform_floor);
   choice.mode = AttentionMode::kDynamic;
+  EXPECT_FALSE(DraftAttention(ResolveAttention(choice, config), config)) << "hardly wider";
+  choice.settings.z = kDraftZ + 1.0f;
   EXPECT_TRUE(DraftAttention(ResolveAttention(choice, config), config));
-  choice.settings.z = kDraftZ;
-  EXPECT_FALSE(DraftAttention(ResolveAttention(choice, config), config));
 }
 
 TEST(DraftAttentionTest, IsOfModelsWhoseRowsSelect) {
