@@ -5,8 +5,8 @@
 #include <map>
 
 #include "tests/testing/engine/engine_run.h"
-#include "tests/testing/engine/oracle_drafts.h"
 #include "tests/testing/engine/scripted_engine.h"
+#include "tests/unit/engine/batching/oracle_drafts.h"
 
 namespace eta::testing {
 namespace {

@@ -11,11 +11,11 @@
 #include "engine/base/error.h"
 #include "tests/testing/engine/engine_run.h"
 #include "tests/testing/engine/fake_format.h"
-#include "tests/testing/engine/oracle_drafts.h"
 #include "tests/testing/engine/scripted_engine.h"
 #include "tests/testing/kernels/deferring_backend.h"
 #include "tests/testing/kernels/faulty_backend.h"
 #include "tests/testing/process/long_run.h"
+#include "tests/unit/engine/batching/oracle_drafts.h"
 
 namespace eta::testing {
 namespace {
