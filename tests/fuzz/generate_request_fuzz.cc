@@ -180,8 +180,7 @@ void CheckAccepted(const eta::Request& request, const eta::EngineInfo& model,
   Require(request.output.prompt_logprobs.value_or(0) >= 0 &&
           request.output.prompt_logprobs.value_or(0) <= 20);
   Require(eta::IsRequestId(request.id));
-  Require(request.speculation != eta::Speculation::kSelf ||
-          model.config.has_dynamic_thresholds());
+  Require(request.speculation != eta::Speculation::kSelf || model.config.has_dynamic_thresholds());
   const eta::ResolvedAttention resolved = eta::ResolveAttention(request.attention, model.config);
   Require(std::isfinite(resolved.options.offset) && Within(resolved.options.z, 0, 16));
   Require(resolved.options.pinned_blocks >= 0 && resolved.options.pinned_blocks <= 1024);
