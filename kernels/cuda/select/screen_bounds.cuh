@@ -147,41 +147,20 @@ struct ScreenQueries {
 
 // Registers hold the records of heads of 256 a slice of coordinates at a time.
 template <int D>
-inline constexpr int kSlices = D == kWideHeadDim ? 4 : 1;
+inline constexpr bool kInSlices = D == kWideHeadDim;
 
-// The elements that a lane reads of its two blocks. Index is Half or int8_t, or OutlierIndex.
+// The vectors of a lane's two blocks, a slice of them at a time. Index is Half or int8_t, or
+// OutlierIndex.
 template <int D, typename Index>
-struct ScreenRecords {
+struct RecordVectors {
   static constexpr bool kNarrow = std::is_same_v<Index, int8_t>;
   using Chunk = std::conditional_t<kNarrow, uint2, uint4>;
   using Scalars = std::conditional_t<kNarrow, RecordTrailer, float>;
-  static constexpr int kChunks = D / 32 / kSlices<D>;  // of a slice
+  static constexpr int kChunks = kInSlices<D> ? D / 128 : D / 32;  // of a slice
 
   Chunk mu[2][kChunks];
   Chunk sigma[2][kChunks];
-  Scalars scalars[2];
-  const std::byte* own;  // with slices: of the lane, in block r
-  uint32_t eight;        // likewise: bytes from block r to block r + 8
 
-  // Reads the scalars and the first slice. `record`: mu of block r and the KV head. `of_head`: the
-  // scalars of the same. Block r + 8 follows `to_eighth` bytes later.
-  __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
-                                       uint32_t to_eighth) {
-    const std::byte* first = record + threadIdx.x % 4 * sizeof(Chunk);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      ReadOf(i, first + i * to_eighth, 0);
-      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * to_eighth);
-    }
-    if constexpr (kSlices < D >> 1) {
-      own = first;
-      eight = to_eighth;
-    }
-  }
-  __device__ __forceinline__ void ReadSlice(int slice) {
-    ReadOf(0, own, slice);
-    ReadOf(1, own + eight, slice);
-  }
   // `from`: of the lane, in block r + 8 i.
   __device__ __forceinline__ void ReadOf(int i, const std::byte* from, int slice) {
 #pragma unroll
@@ -190,6 +169,37 @@ struct ScreenRecords {
       mu[i][j] = *reinterpret_cast<const Chunk*>(from + chunk * 4 * sizeof(Chunk));
       sigma[i][j] = *reinterpret_cast<const Chunk*>(from + (D / 32 + chunk) * 4 * sizeof(Chunk));
     }
+  }
+};
+
+// The elements that a lane reads of its two blocks.
+template <int D, typename Index>
+struct ScreenRecords : RecordVectors<D, Index> {
+  using Vectors = RecordVectors<D, Index>;
+  using Scalars = typename Vectors::Scalars;
+
+  Scalars scalars[2];
+  const std::byte* own;  // in slices: of the lane, in block r
+  uint32_t eight;        // likewise: bytes from block r to block r + 8
+
+  // Reads the scalars and the first slice. `record`: mu of block r and the KV head. `of_head`: the
+  // scalars of the same. Block r + 8 follows `to_eighth` bytes later.
+  __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
+                                       uint32_t to_eighth) {
+    const std::byte* first = record + threadIdx.x % 4 * sizeof(typename Vectors::Chunk);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      Vectors::ReadOf(i, first + i * to_eighth, 0);
+      scalars[i] = *reinterpret_cast<const Scalars*>(of_head + i * to_eighth);
+    }
+    if constexpr (kInSlices<D>) {
+      own = first;
+      eight = to_eighth;
+    }
+  }
+  __device__ __forceinline__ void ReadSlice(int slice) {
+    Vectors::ReadOf(0, own, slice);
+    Vectors::ReadOf(1, own + eight, slice);
   }
 };
 

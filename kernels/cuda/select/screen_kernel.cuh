@@ -80,7 +80,7 @@ __device__ __forceinline__ void LeaveMasses(const ScreenMasses<HeadTiles>& masse
 template <int D, int HeadTiles, typename Index, bool kRelative>
 __device__ __forceinline__ void ScreenItems(const ScreenArgs& args, ScreenCursor cursor,
                                             ScreenRing& ring, const std::byte* stages) {
-  constexpr bool kSliced = kSlices<D> != 1;  // records are read until the bounds are there
+  constexpr bool kSliced = kInSlices<D>;  // records are read until the bounds are there
   const ItemShape shape(args.tile);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);

@@ -12,34 +12,15 @@ namespace eta::cuda {
 struct OutlierIndex {};
 
 template <int D>
-struct ScreenRecords<D, OutlierIndex> {
-  static constexpr int kChunks = D / 32 / kSlices<D>;
+struct RecordVectors<D, OutlierIndex> {
+  using Chunk = uint2;
+  using Scalars = uint32_t;  // the steps A and B, float16
+  static constexpr int kChunks = kInSlices<D> ? D / 128 : D / 32;
 
   uint2 mu[2][kChunks];
   uint2 sigma[2][kChunks];
   uint2 outlier[2][kChunks];
-  uint32_t steps[2];  // A and B, float16
-  const std::byte* own;
-  uint32_t eight;
 
-  // As in the other forms.
-  __device__ __forceinline__ void Read(const std::byte* record, const std::byte* of_head,
-                                       uint32_t to_eighth) {
-    const std::byte* first = record + threadIdx.x % 4 * sizeof(uint2);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      ReadOf(i, first + i * to_eighth, 0);
-      steps[i] = *reinterpret_cast<const uint32_t*>(of_head + i * to_eighth);
-    }
-    if constexpr (kSlices < D >> 1) {
-      own = first;
-      eight = to_eighth;
-    }
-  }
-  __device__ __forceinline__ void ReadSlice(int slice) {
-    ReadOf(0, own, slice);
-    ReadOf(1, own + eight, slice);
-  }
   __device__ __forceinline__ void ReadOf(int i, const std::byte* from, int slice) {
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) {
@@ -116,7 +97,7 @@ __device__ __forceinline__ void UpperBounds(ScreenRecords<D, OutlierIndex>& reco
   sums.Add(records, queries);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 steps = UnpackPair<Half>(records.steps[i / 2]);
+    const float2 steps = UnpackPair<Half>(records.scalars[i / 2]);
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
       const float scale = queries.scale[tile][i % 2];
@@ -148,7 +129,7 @@ __device__ __forceinline__ void EstimateMasses(ScreenRecords<D, OutlierIndex>& r
   sums.Add(records, queries);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 steps = UnpackPair<Half>(records.steps[i / 2]);
+    const float2 steps = UnpackPair<Half>(records.scalars[i / 2]);
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {
       const float scale = queries.scale[tile][i % 2];
