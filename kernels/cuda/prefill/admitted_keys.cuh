@@ -6,7 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/prefill/prefill_tile.cuh"
 
 namespace eta::cuda {
@@ -112,6 +114,66 @@ __device__ __forceinline__ typename KeysOf<Pieces>::Type AllKeys(int32_t window)
     return WindowKeys(window);
   } else {
     return EveryKey();
+  }
+}
+
+// The places of an attention tile's key tiles: those in the sequence, or of sparse prefill those of
+// entries in the tile's list.
+template <int Pieces>
+struct KeyPlaces {
+  static constexpr bool kSparse = Pieces > 0;
+  static constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(Pieces) : 0;
+  const PrefillParams& params;
+  const std::byte* entries = nullptr;
+
+  __device__ __forceinline__ KeyPlaces(const PrefillParams& of, const PrefillWork& work)
+      : params(of) {
+    if constexpr (kSparse) {
+      entries = EntriesOf(params, params.admitted.List(work.tile, work.kv_head), kEntryBytes);
+    }
+  }
+  __device__ __forceinline__ const std::byte* Entry(int32_t place) const {
+    return entries + place * kEntryBytes;
+  }
+  __device__ __forceinline__ int32_t KeyTile(int32_t place) const {
+    if constexpr (!kSparse) return place;
+    return reinterpret_cast<const AdmittedTile*>(Entry(place))->key_tile;
+  }
+  // What the lane's `queries`, from `first_query` on, attend to of the tile there, which begins
+  // with `first_key`.
+  template <typename Queries>
+  __device__ __forceinline__ typename KeysOf<Pieces>::Type Attended(int32_t place,
+                                                                    int32_t first_query,
+                                                                    const Queries& queries,
+                                                                    int32_t first_key) const {
+    if constexpr (kSparse) {
+      return AdmittedKeys<Pieces>(Entry(place), first_query, queries.floored, queries.position,
+                                  first_key, __ffs(params.geometry.block_size) - 1);
+    } else {
+      return AllKeys<Pieces>(params.window);
+    }
+  }
+};
+
+// Calls visit(Element(), pieces), the latter an integral constant, as of KeysOf.
+template <typename Visit>
+void WithElementAndPieces(const PrefillParams& params, Visit&& visit) {
+  const auto with_pieces = [&](auto pieces) {
+    if (params.geometry.dtype == DType::kFloat16) {
+      visit(Half(), pieces);
+    } else {
+      visit(BFloat16(), pieces);
+    }
+  };
+  if (params.window > 0) return with_pieces(std::integral_constant<int, kWindowPieces>());
+  if (params.admitted.entries == nullptr) return with_pieces(std::integral_constant<int, 0>());
+  switch (TilePieces(params.geometry.block_size)) {
+    case 1:
+      return with_pieces(std::integral_constant<int, 1>());
+    case 2:
+      return with_pieces(std::integral_constant<int, 2>());
+    default:
+      return with_pieces(std::integral_constant<int, 4>());
   }
 }
 

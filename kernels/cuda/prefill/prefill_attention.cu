@@ -179,27 +179,11 @@ void LaunchForPrecision(Context& context, const PrefillParams& params, uint32_t 
   }
 }
 
-template <int kPieces>
-void LaunchForType(Context& context, const PrefillParams& params, uint32_t blocks) {
-  if (params.geometry.dtype == DType::kFloat16) {
-    LaunchForPrecision<Half, kPieces>(context, params, blocks);
-  } else {
-    LaunchForPrecision<BFloat16, kPieces>(context, params, blocks);
-  }
-}
-
 void LaunchAttention(Context& context, const PrefillParams& params, uint32_t blocks) {
   if (params.geometry.head_dim == kWideHeadDim) return LaunchWidePrefill(context, params, blocks);
-  if (params.window > 0) return LaunchForType<kWindowPieces>(context, params, blocks);
-  if (params.admitted.entries == nullptr) return LaunchForType<0>(context, params, blocks);
-  switch (TilePieces(params.geometry.block_size)) {
-    case 1:
-      return LaunchForType<1>(context, params, blocks);
-    case 2:
-      return LaunchForType<2>(context, params, blocks);
-    default:
-      return LaunchForType<4>(context, params, blocks);
-  }
+  WithElementAndPieces(params, [&](auto element, auto pieces) {
+    LaunchForPrecision<decltype(element), pieces()>(context, params, blocks);
+  });
 }
 
 // The attention tiles of `sequences` that are of sparse prefill, or of full prefill; with a window

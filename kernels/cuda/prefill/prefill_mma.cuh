@@ -65,23 +65,53 @@ __device__ __forceinline__ void CopyKeyTile(const PrefillParams& params, const P
 }
 
 // scores += products of 16 queries with 8 * kTiles keys in shared memory, the first of them a
-// multiple of 8. Several operands are the parts of a sum that make one query.
+// multiple of 8, by the 16 coordinates of step `k`. Several operands are the parts of a sum that
+// make one query.
+template <typename Element, int kHeadDim, int kTiles, typename... Operands>
+__device__ __forceinline__ void MultiplyKeyStep(float (&scores)[kTiles][4], uint32_t keys, int k,
+                                                const Operands&... queries) {
+  const int32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kTiles; n += 2) {
+    uint32_t b[4];
+    LoadMatrices(
+        b, keys + ChunkOffset<kHeadDim>(n * 8 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+    const auto multiply = [&](const uint32_t(&query)[4]) {
+      Mma<Element>(scores[n], query, b[0], b[1]);
+      Mma<Element>(scores[n + 1], query, b[2], b[3]);
+    };
+    (multiply(queries), ...);
+  }
+}
+
+// The same by all steps, one operand's after the other.
 template <typename Element, int kHeadDim, int kTiles, typename... Operands>
 __device__ __forceinline__ void MultiplyKeys(float (&scores)[kTiles][4], uint32_t keys,
                                              const Operands&... queries) {
-  const int32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < kHeadDim / 16; ++k) {
+    MultiplyKeyStep<Element, kHeadDim>(scores, keys, k, queries[k]...);
+  }
+}
+
+// sums += weights [16][64] by the values of a tile. Several operands are the parts of a sum that
+// make one weight.
+template <typename Element, int kHeadDim, typename... Operands>
+__device__ __forceinline__ void MultiplyValues(float (&sums)[kHeadDim / 8][4], uint32_t values,
+                                               const Operands&... weights) {
+  const int32_t lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < kTiles; n += 2) {
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; n += 2) {
       uint32_t b[4];
-      LoadMatrices(
-          b, keys + ChunkOffset<kHeadDim>(n * 8 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-      const auto multiply = [&](const uint32_t(&query)[4]) {
-        Mma<Element>(scores[n], query, b[0], b[1]);
-        Mma<Element>(scores[n + 1], query, b[2], b[3]);
+      LoadMatricesTransposed(
+          b, values + ChunkOffset<kHeadDim>(16 * k + lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
+      const auto multiply = [&](const uint32_t(&weight)[4]) {
+        Mma<Element>(sums[n], weight, b[0], b[1]);
+        Mma<Element>(sums[n + 1], weight, b[2], b[3]);
       };
-      (multiply(queries[k]), ...);
+      (multiply(weights[k]), ...);
     }
   }
 }
@@ -93,9 +123,7 @@ __global__ void __launch_bounds__(kMmaThreads,
                                   kHeadDim == 64 && std::is_same_v<Element, Half> ? 2 : 1)
     PrefillMma(const __grid_constant__ PrefillParams params) {
   using Shape = MmaShape<kHeadDim>;
-  using Keys = typename KeysOf<kPieces>::Type;
   constexpr bool kSparse = kPieces > 0;
-  constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(kPieces) : 0;
   constexpr bool kSplitWeight = std::is_same_v<Element, BFloat16>;
   extern __shared__ __align__(128) std::byte stages[];
   WaitForPrevious();
@@ -107,19 +135,11 @@ __global__ void __launch_bounds__(kMmaThreads,
   const int32_t lane = threadIdx.x % 32;
   const int32_t first_query = threadIdx.x / 32 * 16 + lane / 4;
   const uint32_t shared = SharedAddress(stages);
-  // A place is that of a key tile in the sequence, or of an entry in the tile's list.
-  const std::byte* entries = nullptr;
-  if constexpr (kSparse) {
-    entries = EntriesOf(params, params.admitted.List(work.tile, work.kv_head), kEntryBytes);
-  }
-  const auto tile_at = [&](int32_t place) {
-    if constexpr (!kSparse) return place;
-    return reinterpret_cast<const AdmittedTile*>(entries + place * kEntryBytes)->key_tile;
-  };
+  const KeyPlaces<kPieces> places(params, work);
 
   const auto copy = [&](int32_t place) {
     if (place < end) {
-      CopyKeyTile<kHeadDim>(params, tile, work.kv_head, tile_at(place),
+      CopyKeyTile<kHeadDim>(params, tile, work.kv_head, places.KeyTile(place),
                             shared + (place - begin) % kMmaStages * 2 * Shape::kTileBytes);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -140,17 +160,10 @@ __global__ void __launch_bounds__(kMmaThreads,
     copy(place + kMmaStages - 1);
     const uint32_t keys = shared + (place - begin) % kMmaStages * 2 * Shape::kTileBytes;
     const uint32_t values = keys + Shape::kTileBytes;
-    const int32_t key_tile = tile_at(place);
+    const int32_t key_tile = places.KeyTile(place);
 
     const int32_t first_key = key_tile * kTileKeys;
-    const Keys attended = [&] {
-      if constexpr (kSparse) {
-        return Keys(entries + place * kEntryBytes, first_query, queries.floored, queries.position,
-                    first_key, __ffs(params.geometry.block_size) - 1);
-      } else {
-        return AllKeys<kPieces>(params.window);
-      }
-    }();
+    const auto attended = places.Attended(place, first_query, queries, first_key);
     if constexpr (kSparse) {
       if (!attended.of_warp) continue;
     }
@@ -165,24 +178,13 @@ __global__ void __launch_bounds__(kMmaThreads,
     Weigh(scores, queries, weighing, params, attended);
     Apply(rescale, sums);
     uint32_t weights[4][4];
-    uint32_t weights_low[4][4];
+    [[maybe_unused]] uint32_t weights_low[4][4];
     PackWeights<Element>(scores, weights);
-    if constexpr (kSplitWeight) PackRemainders<Element>(scores, weights, weights_low);
-
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; n += 2) {
-        uint32_t b[4];
-        LoadMatricesTransposed(
-            b, values + ChunkOffset<kHeadDim>(16 * k + lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
-        Mma<Element>(sums[n], weights[k], b[0], b[1]);
-        Mma<Element>(sums[n + 1], weights[k], b[2], b[3]);
-        if constexpr (kSplitWeight) {
-          Mma<Element>(sums[n], weights_low[k], b[0], b[1]);
-          Mma<Element>(sums[n + 1], weights_low[k], b[2], b[3]);
-        }
-      }
+    if constexpr (kSplitWeight) {
+      PackRemainders<Element>(scores, weights, weights_low);
+      MultiplyValues<Element, kHeadDim>(sums, values, weights, weights_low);
+    } else {
+      MultiplyValues<Element, kHeadDim>(sums, values, weights);
     }
   }
   asm volatile("cp.async.wait_group 0;" ::: "memory");

@@ -23,28 +23,12 @@ void LaunchForDevice(Context& context, const PrefillParams& params, uint32_t blo
   Launch(context.device, "prefill attention", shape, PrefillWide<Element, kPieces>, params);
 }
 
-template <int kPieces>
-void LaunchForType(Context& context, const PrefillParams& params, uint32_t blocks) {
-  if (params.geometry.dtype == DType::kFloat16) {
-    LaunchForDevice<Half, kPieces>(context, params, blocks);
-  } else {
-    LaunchForDevice<BFloat16, kPieces>(context, params, blocks);
-  }
-}
-
 }  // namespace
 
 void LaunchWidePrefill(Context& context, const PrefillParams& params, uint32_t blocks) {
-  if (params.window > 0) return LaunchForType<kWindowPieces>(context, params, blocks);
-  if (params.admitted.entries == nullptr) return LaunchForType<0>(context, params, blocks);
-  switch (TilePieces(params.geometry.block_size)) {
-    case 1:
-      return LaunchForType<1>(context, params, blocks);
-    case 2:
-      return LaunchForType<2>(context, params, blocks);
-    default:
-      return LaunchForType<4>(context, params, blocks);
-  }
+  WithElementAndPieces(params, [&](auto element, auto pieces) {
+    LaunchForDevice<decltype(element), pieces()>(context, params, blocks);
+  });
 }
 
 }  // namespace eta::cuda

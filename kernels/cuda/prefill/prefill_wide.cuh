@@ -58,9 +58,7 @@ template <typename Products, int kPieces>
 __device__ __forceinline__ void AttendWide(const PrefillParams& params) {
   using Shape = WideShape;
   using Element = typename Products::Element;
-  using Keys = typename KeysOf<kPieces>::Type;
   constexpr bool kSparse = kPieces > 0;
-  constexpr int kEntryBytes = kSparse ? AdmittedTileBytes(kPieces) : 0;
   extern __shared__ std::byte unaligned[];
   std::byte* stages = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   WaitForPrevious();
@@ -73,18 +71,10 @@ __device__ __forceinline__ void AttendWide(const PrefillParams& params) {
   const int32_t first_query = warp * 16 + threadIdx.x % 32 / 4;
   const uint32_t shared = SharedAddress(stages);
   const uint32_t values = shared + 2 * Shape::kTileBytes;
-  // A place is that of a key tile in the sequence, or of an entry in the tile's list.
-  const std::byte* entries = nullptr;
-  if constexpr (kSparse) {
-    entries = EntriesOf(params, params.admitted.List(work.tile, work.kv_head), kEntryBytes);
-  }
-  const auto tile_at = [&](int32_t place) {
-    if constexpr (!kSparse) return place;
-    return reinterpret_cast<const AdmittedTile*>(entries + place * kEntryBytes)->key_tile;
-  };
+  const KeyPlaces<kPieces> places(params, work);
   const auto copy = [&](int32_t place, bool of_values, uint32_t to) {
     if (place < end) {
-      CopyWideTile<Products>(params, tile, work.kv_head, tile_at(place), of_values, to);
+      CopyWideTile<Products>(params, tile, work.kv_head, places.KeyTile(place), of_values, to);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -101,20 +91,12 @@ __device__ __forceinline__ void AttendWide(const PrefillParams& params) {
     copy(place, true, values);
     copy(place + 1, false, shared + (side ^ 1) * Shape::kTileBytes);
     AwaitWide<Products, 2>();
-    const int32_t key_tile = tile_at(place);
+    const int32_t key_tile = places.KeyTile(place);
     const int32_t first_key = key_tile * kTileKeys;
-    const std::byte* entry = entries + place * kEntryBytes;
-    const Keys attended = [&] {
-      if constexpr (kSparse) {
-        return Keys(entry, first_query, queries.floored, queries.position, first_key,
-                    __ffs(params.geometry.block_size) - 1);
-      } else {
-        return AllKeys<kPieces>(params.window);
-      }
-    }();
+    const auto attended = places.Attended(place, first_query, queries, first_key);
     // Whole warpgroups multiply, or leave a tile out.
     bool attends = true;
-    if constexpr (kSparse) attends = AttendsAny<kPieces>(entry, warp / 4);
+    if constexpr (kSparse) attends = AttendsAny<kPieces>(places.Entry(place), warp / 4);
     uint32_t weights[4][4];
     [[maybe_unused]] uint32_t remainders[4][4];
     if (attends) {

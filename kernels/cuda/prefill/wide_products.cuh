@@ -58,7 +58,6 @@ class WideMma {
 
   // scores = products of the lane's queries with the 64 keys of a tile.
   __device__ __forceinline__ void MultiplyKeys(uint32_t keys, float (&scores)[8][4]) const {
-    const int32_t lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -70,41 +69,16 @@ class WideMma {
       const uint4 second = low_[k * kMmaThreads];
       const uint32_t a[4] = {first.x, first.y, first.z, first.w};
       const uint32_t rest[4] = {second.x, second.y, second.z, second.w};
-#pragma unroll
-      for (int n = 0; n < 8; n += 2) {
-        uint32_t b[4];
-        LoadMatrices(b, keys + ChunkOffset<kWideHeadDim>(n * 8 + lane / 16 * 8 + lane % 8,
-                                                         2 * k + lane / 8 % 2));
-        Mma<Element>(scores[n], a, b[0], b[1]);
-        Mma<Element>(scores[n + 1], a, b[2], b[3]);
-        Mma<Element>(scores[n], rest, b[0], b[1]);
-        Mma<Element>(scores[n + 1], rest, b[2], b[3]);
-      }
+      MultiplyKeyStep<Element, kWideHeadDim>(scores, keys, k, a, rest);
     }
   }
 
-  // sums += weights [16][64] by the values of a tile. Several operands are the parts of a sum that
-  // make one weight.
+  // As of prefill_mma.cuh.
   template <typename... Operands>
   __device__ __forceinline__ void MultiplyValues(uint32_t values,
                                                  float (&sums)[kWideHeadDim / 8][4],
                                                  const Operands&... weights) const {
-    const int32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-#pragma unroll
-      for (int n = 0; n < kWideHeadDim / 8; n += 2) {
-        uint32_t b[4];
-        LoadMatricesTransposed(
-            b, values +
-                   ChunkOffset<kWideHeadDim>(16 * k + lane / 8 % 2 * 8 + lane % 8, n + lane / 16));
-        const auto multiply = [&](const uint32_t(&weight)[4]) {
-          Mma<Element>(sums[n], weight, b[0], b[1]);
-          Mma<Element>(sums[n + 1], weight, b[2], b[3]);
-        };
-        (multiply(weights[k]), ...);
-      }
-    }
+    cuda::MultiplyValues<Element, kWideHeadDim>(sums, values, weights...);
   }
 
  private:
