@@ -82,6 +82,9 @@ __device__ __forceinline__ void MultiplyOwn(WeightRing<type, kWideRingBytes>& we
   static_assert(Rows::kStages % kSlotChunks == 0);
   constexpr bool kHasLow = Chunk<type>::kHasLow;
   constexpr bool kOneScale = Chunk<type>::kScales == 1;
+  // The next chunk is loaded while products run, but not where they read what was loaded: the
+  // compiler takes a product's registers for free once it is issued.
+  constexpr int kRunning = type == PackedType::kSixteen ? 0 : 1;
   constexpr uint64_t kGroupStep = 2 * wgmma::kInnerStep;
   const uint64_t all_rows = wgmma::Describe(SharedAddress(rows.memory));
   Chunk<type> chunk;
@@ -107,7 +110,7 @@ __device__ __forceinline__ void MultiplyOwn(WeightRing<type, kWideRingBytes>& we
       PinNumbers(second_high);
       if constexpr (kOneScale) {
         StartGroup<T, true>(second_low, second_high, x + kGroupStep, parts);
-        wgmma::Wait<1>();
+        wgmma::Wait<kRunning>();
       } else {
         wgmma::Wait<0>();
         wgmma::Pin(parts);
