@@ -8,6 +8,7 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "engine/base/random.h"
 #include "kernels/forwarding_backend.h"
@@ -29,20 +30,22 @@ class ReplayBackend final : public ForwardingBackend {
 
   void Sample(const SampleParams& params) override {
     ForwardingBackend::Sample(params);
-    rows_ = params.rows;
+    draws_.push_back(params.rows);
   }
   absl::Status Finish() override {
     const absl::Status status = ForwardingBackend::Finish();
-    for (SampleRow& row : std::exchange(rows_, {})) {
-      const auto found = tokens_.find(std::bit_cast<uint64_t>(row.uniform));
-      if (row.forced < 0 && found != tokens_.end()) row.token = found->second;
+    for (const std::span<SampleRow> rows : std::exchange(draws_, {})) {
+      for (SampleRow& row : rows) {
+        const auto found = tokens_.find(std::bit_cast<uint64_t>(row.uniform));
+        if (row.forced < 0 && found != tokens_.end()) row.token = found->second;
+      }
     }
     return status;
   }
 
  private:
   std::unordered_map<uint64_t, int32_t> tokens_;
-  std::span<SampleRow> rows_;  // of the step
+  std::vector<std::span<SampleRow>> draws_;  // of the step
 };
 
 }  // namespace eta::bench
