@@ -66,6 +66,7 @@ TEST_P(ServedFamilies, AnswerNearlyAsTheCpuDoes) {
   options.weights = GetParam().weights;
   EngineOptions exact = options;
   exact.backend.name = "cpu";
+  exact.backend.compute = BackendOptions().compute;
   options.kv_dtype = DType::kFloat16;
   const bool rounds = options.backend.name == "cuda";
   if (rounds) options.backend.compute = DType::kBFloat16;
