@@ -330,10 +330,8 @@ bool HasKernel(const RowProduct& product) {
 }  // namespace packed
 
 bool RunPackedProduct(Context& context, const RowProduct& product) {
-  if constexpr (kServesWide) {
-    if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
-      return RunWideProduct(context, product);
-    }
+  if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
+    return RunWideProduct(context, product);
   }
   if (!packed::HasKernel(product)) return false;
   const bool activates = product.activated.data != nullptr;

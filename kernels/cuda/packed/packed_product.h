@@ -1,8 +1,9 @@
 // A product with packed weights for a step of few rows, with the ops around it as row_product.h has
 // them.
 //
-// A row's bits depend on that row alone, for every R up to kMostPackedRows: how K is cut follows
-// from the weight and the device, and the columns of a tensor core's product do not meet.
+// A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
+// there to kMostPackedRows: how K is cut follows from the weight, the device and the kernel, and the
+// columns of a tensor core's product do not meet.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,7 @@ inline constexpr int64_t kMostPackedRows = 64;
 // With a norm in front. Every thread block normalises all rows, and has little work of its own.
 inline constexpr int64_t kMostNormedRows = 2;
 
-// Whether RunPackedProduct leaves to RunWideProduct what it has. Off, since RunWideProduct was
-// neither run nor measured on a device yet. With it a row has the same bits for 1 to
-// kMostNarrowRows rows, and for more.
-inline constexpr bool kServesWide = false;
+// More are multiplied by warpgroups, where the device has these.
 inline constexpr int64_t kMostNarrowRows = 16;
 
 // As RunRowProduct, for packed weights. Returns false, and does nothing, if there is no kernel for
@@ -29,8 +27,8 @@ inline constexpr int64_t kMostNarrowRows = 16;
 // memory; SwiGlu of parts that are not two of one type and size.
 bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
 
-// The same for more than kMostNarrowRows rows, by the products of warpgroups of sm_90a, without a
-// norm and without SwiGlu. A row's bits depend on that row alone, for every R that it has.
+// The part of RunPackedProduct for more than kMostNarrowRows rows by the products of warpgroups of
+// sm_90a, without a norm and without SwiGlu.
 bool RunWideProduct(Context& context, const RowProduct& product);  // packed_product.cu
 
 }  // namespace eta::cuda
