@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checks.h"
-#include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/cuda/decode/decode_cluster.h"
 #include "kernels/cuda/device/kv_tile.h"
 #include "kernels/cuda/experts/experts.h"
@@ -100,10 +99,8 @@ class CudaBackend final : public Backend, public ExpertOps {
     const size_t masses = geometry.index == IndexKind::kOutlier
                               ? MassBytes(decode_rows, geometry.num_kv_heads, group, capacity)
                               : 0;
-    const size_t united =
-        WaysOfBundles().united ? UnitedListBytes(decode_rows, geometry.num_kv_heads, capacity) : 0;
     return WideBytes(geometry, context) + masses +
-           PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) + united +
+           PoolBlockBytes(decode_rows, geometry.num_kv_heads, capacity) +
            AdmittedTilesBytes(geometry, num_query_heads, rows, context) +
            ShadowBytes(context, num_query_heads, geometry.head_dim);
   }

@@ -165,7 +165,6 @@ class Launcher {
     return {.all = all,
             .even = op.even,
             .single_rows = shape_.single_rows,
-            .few_rows = shape_.few_rows,
             .bundles = StepBundles(),
             .num_bundles = shape_.bundles.count,
             .bundle_rows = shape_.bundles.rows};

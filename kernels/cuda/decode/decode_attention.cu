@@ -21,7 +21,7 @@ void DecodeAttention(Context& context, const AttentionParams& params, const Devi
   if (ClusterDecodeAttention(context, params, counts, lists)) return;
   decode::WithShape(geometry, group, [&](auto element, auto head_dim, auto head_tiles) {
     decode::LaunchStream<decltype(element), head_dim(), head_tiles(), 0>(context, params, counts,
-                                                                         lists, {}, {});
+                                                                         lists, {});
   });
 }
 

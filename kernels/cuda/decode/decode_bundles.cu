@@ -1,25 +1,42 @@
 // BundledDecodeAttention is DecodeAttention for steps in which sequences decode several rows, as
-// verification of drafts does (eta-semantics.md, "Gate", "Special keys", "Selection", steps 6 and
-// 7, and "Windows"): from q [R, HQ * d] to out [R, HQ * d].
+// verification of drafts does (eta-semantics.md, "Gate", "Special keys" and "Windows"): from
+// q [R, HQ * d] to out [R, HQ * d].
 //
-// Rows of one sequence read much the same blocks. So up to 32 pairs (row, head of the group) are
-// the columns of one list, which is read once, and at its end every column has its own last key. Of
-// rows that select the list is the union of theirs (unite_lists.cu), and says which columns attend
-// to a block. Products of few heads are padded to 8 columns anyway. More than 8 are shared out to
-// two halves of a thread block.
+// Rows of one sequence that read everything, or a window, read the same blocks but for their newest
+// keys. So up to 32 pairs (row, head of the group) are the columns of one list, which is read once,
+// and at its end every column has its own last key. Products of few heads are padded to 8 columns
+// anyway. More than 8 are shared out to two halves of a thread block. Rows that select have a list
+// each, as in decode_attention.cu.
 
 #include <algorithm>
+#include <type_traits>
 
-#include "kernels/cuda/decode/decode_bundles.cuh"
 #include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/cuda/decode/decode_stream.cuh"
 
 namespace eta::cuda {
+namespace decode {
+namespace {
 
-BundleWays& WaysOfBundles() {
-  static BundleWays ways;
-  return ways;
+// The most columns of a list.
+int32_t MostColumns(int32_t head_dim) {
+  return head_dim == kWideHeadDim ? 16 : 32;
 }
+
+// Calls visit(head_tiles, halves), integral constants, for lists of up to `columns` columns.
+template <int D, typename Visit>
+void WithColumns(int32_t columns, Visit&& visit) {
+  using One = std::integral_constant<int, 1>;
+  using Two = std::integral_constant<int, 2>;
+  if (columns <= 8) return visit(One(), One());
+  if constexpr (D != kWideHeadDim) {
+    if (columns > 16) return visit(Two(), Two());
+  }
+  visit(One(), Two());
+}
+
+}  // namespace
+}  // namespace decode
 
 bool BundledDecodeAttention(Context& context, const AttentionParams& params,
                             const DeviceCounts& counts, const DecodeLists& lists) {
@@ -28,28 +45,18 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
   const int32_t rows_per_list =
       std::min(lists.bundle_rows, decode::MostColumns(geometry.head_dim) / group);
   if (lists.num_bundles == 0 || rows_per_list < 2) return false;
-  const BundleWays& ways = WaysOfBundles();
   const bool selects = !lists.all && params.window == 0;
-  if (selects && !ways.united) return false;
-  const int32_t columns = rows_per_list * group;
+  if (selects) return false;
   const decode::BundleCut cut = {rows_per_list,
                                  (lists.bundle_rows + rows_per_list - 1) / rows_per_list};
   if (geometry.num_kv_heads * cut.lists_per_bundle > decode::kMaxLists) return false;
-  decode::UnitedLists united;
-  if (selects) {
-    united = UniteLists(context, params, lists, cut);
-    if (united.pool_blocks == nullptr) return true;  // the device's status says so
-  }
-  if (ways.in_clusters && lists.even && HasClusters(context.device) &&
-      BundledClusterAttention(context, params, counts, lists, cut, united, columns)) {
-    return true;
-  }
   bool launched = false;
-  decode::WithBundleShape(
-      geometry, columns, [&](auto element, auto head_dim, auto head_tiles, auto halves) {
-        launched = decode::LaunchStream<decltype(element), head_dim(), head_tiles(), halves()>(
-            context, params, counts, lists, cut, united);
-      });
+  decode::WithShape(geometry, /*group=*/1, [&](auto element, auto head_dim, auto) {
+    decode::WithColumns<head_dim()>(rows_per_list * group, [&](auto head_tiles, auto halves) {
+      launched = decode::LaunchStream<decltype(element), head_dim(), head_tiles(), halves()>(
+          context, params, counts, lists, cut);
+    });
+  });
   return launched;
 }
 

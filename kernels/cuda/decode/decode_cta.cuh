@@ -6,7 +6,6 @@
 #include <bit>
 #include <type_traits>
 
-#include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/cuda/decode/decode_merge.cuh"
 #include "kernels/cuda/decode/decode_softmax.cuh"
 #include "kernels/cuda/decode/decode_stages.cuh"
@@ -107,18 +106,6 @@ inline DecodeArgs MakeDecodeArgs(Context& context, const AttentionParams& params
           .scale = params.softmax_scale,
           .beta = params.beta,
           .tile = KvTile(params.geometry)};
-}
-
-// Makes a launch one of bundles, from `first` on.
-inline void TakeBundles(const DecodeLists& lists, const BundleCut& cut, const UnitedLists& united,
-                        int64_t first, DecodeArgs& args) {
-  if (united.pool_blocks != nullptr) {
-    args.selection = united.selection;
-    args.pool_blocks = united.pool_blocks;
-  }
-  args.bundles = lists.bundles + first;
-  args.rows_per_list = cut.rows_per_list;
-  args.lists_per_bundle = cut.lists_per_bundle;
 }
 
 // A CTA's dynamic shared memory as SharedLayout has it.

@@ -32,7 +32,7 @@ struct Result {
         kv_head(rows.kv_head),
         group(args.num_query_heads / args.tile.num_kv_heads),
         columns(kBundled ? rows.count * group : group) {
-    if constexpr (kBundled) return;  // floors differ by row
+    if constexpr (kBundled) return;  // its rows prune nothing
     const StepRow& step_row = args.step.rows[row];
     const int32_t num_full = (step_row.position + 1) / args.tile.block_size;
     if (!args.gated || !step_row.attention.uniform_floor || step_row.attention.admit_all ||
@@ -55,16 +55,9 @@ struct Result {
     float keys = 0.0f;
   };
   __device__ Floor FloorOf(const DecodeArgs& args, int column, int i) const {
-    if constexpr (kBundled) {
-      const StepRow& step_row = args.step.rows[RowOf(column)];
-      const int32_t num_full = (step_row.position + 1) / args.tile.block_size;
-      if (num_full == 0 || !HasFloor(args, step_row, RowOf(column), HeadOf(column))) return {};
-      const int32_t last = args.step.tables[step_row.table_begin + num_full - 1];
-      const float* of_row = ValueTotal(args.tile, args.records, last, kv_head);
-      return {*reinterpret_cast<const float4*>(of_row + i),
-              static_cast<float>(num_full * args.tile.block_size)};
+    if (kBundled || full_tokens == 0 || !HasFloor(args, args.step.rows[row], row, HeadOf(column))) {
+      return {};
     }
-    if (full_tokens == 0 || !HasFloor(args, args.step.rows[row], row, HeadOf(column))) return {};
     return {*reinterpret_cast<const float4*>(totals + i), static_cast<float>(full_tokens)};
   }
 

@@ -59,8 +59,8 @@ struct DecodeArgs {
   float scale;
   float beta;
   KvTile tile;
-  // Of a launch of bundles. The first `rows_per_list` rows of a bundle are those of its first list,
-  // and so on.
+  // Of a launch of bundles, whose rows read everything, or a window. The first `rows_per_list` rows
+  // of a bundle are those of its first list, and so on.
   const RowBundle* bundles = nullptr;
   int32_t rows_per_list = 1;
   int32_t lists_per_bundle = 1;  // of a KV head
@@ -121,11 +121,6 @@ __device__ __forceinline__ int32_t StagesOf(int32_t num_blocks, int32_t tail, in
   return ((num_blocks << block_shift) + in_tail + kStageTokens - 1) / kStageTokens;
 }
 
-// Where the selection of a list's last row stands.
-__device__ __forceinline__ int64_t SelectionList(const DecodeArgs& args, const ListRows& rows) {
-  return static_cast<int64_t>(rows.last()) * args.tile.num_kv_heads + rows.kv_head;
-}
-
 // The plan, in shared memory. Every CTA makes its own, which costs less than another kernel. Its
 // copying warp makes it, since that warp needs it first.
 struct Plan {
@@ -172,11 +167,9 @@ struct Plan {
         if (list + i >= end) continue;
         const ListRows rows = RowsOf<kBundled>(args, list + i);
         const StepRow& row = args.step.rows[rows.last()];
-        if (args.all || args.window > 0) {
+        if (kBundled || args.all || args.window > 0) {
           blocks[i] = ((row.position + 1) >> args.block_shift) -
                       FirstBlock(args, row, kBundled ? max(rows.count, 1) - 1 : 0);
-        } else if constexpr (kBundled) {
-          blocks[i] = args.selection.counts[SelectionList(args, rows)];
         } else {
           blocks[i] = counts[list + i];
         }

@@ -85,8 +85,8 @@ struct WarpState {
                       row.attention.offset
                 : 0.0f;
         gate_shift[tile][i] = args.beta * kLog2E * threshold;
-        const bool floored =
-            column.exists && HasFloor(args, row, row_index, kv_head * group + column.head);
+        const bool floored = !kBundled && column.exists &&
+                             HasFloor(args, row, row_index, kv_head * group + column.head);
         max[tile][i] = floored ? 0.0f : kNoScore;
         floor_weight[tile][i] = floored ? 1.0f : 0.0f;
         sum[tile][i] = 0.0f;
@@ -144,16 +144,15 @@ struct WarpState {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int token = Tokens::TokenOfRow(lane / 4 + i / 2 * 8);
-        const int head = tile * 8 + lane % 4 * 2 + i % 2;
         float& logit = scores[tile][i];
         logit = (logit + corrections[tile][i]) * logit_scale[i / 2];
         if (args.gated && !is_own(token, tile, i % 2)) {
           logit *= Reciprocal(1.0f + Exp2(gate_shift[tile][i % 2] - args.beta * logit));
         }
         if constexpr (kBundled) {
-          admitted[tile][i] =
-              Sees(args, note, token, row_of[tile][i % 2], OwnHalf() * HeadTiles * 8 + head);
+          admitted[tile][i] = Sees(note, token, row_of[tile][i % 2]);
         } else {
+          const int head = tile * 8 + lane % 4 * 2 + i % 2;
           const bool seen = static_cast<uint32_t>(token - note.before()) <
                             static_cast<uint32_t>(note.valid() - note.before());
           admitted[tile][i] = seen && (note.heads >> head & 1u) != 0;
@@ -173,9 +172,8 @@ struct WarpState {
       float p[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool in_tail =
-            kBundled ? row_of[tile][i % 2] < note.full_from() : note.Has(WarpNote::kTail);
-        const float floor = in_tail ? 0.0f : floor_weight[tile][i % 2];
+        const bool no_floor = kBundled || note.Has(WarpNote::kTail);
+        const float floor = no_floor ? 0.0f : floor_weight[tile][i % 2];
         p[i] = admitted[tile][i] ? Exp2(scores[tile][i] - max[tile][i % 2]) - floor : 0.0f;
         sum[tile][i % 2] += p[i];
         if constexpr (Tokens::kScaled) {
@@ -235,12 +233,10 @@ struct WarpState {
     }
   };
 
-  // Whether a token is a key of row `row` of a bundle, and `column`, one of it, admits its block.
-  __device__ static bool Sees(const DecodeArgs& args, const WarpNote& note, int token, int row,
-                              int column) {
-    if (token >= note.valid() || token + note.first_token() > row) return false;
-    if (args.window > 0) return token + note.from_window() > row;
-    return (note.heads >> column & 1u) != 0;
+  // Whether a token is a key of row `row` of a bundle.
+  __device__ static bool Sees(const WarpNote& note, int token, int row) {
+    return token < note.valid() && token + note.first_token() <= row &&
+           token + note.from_window() > row;
   }
 
   // Sets the scores of tempered tokens to 0, the row's own one excepted: the gate leaves 0 as it

@@ -14,8 +14,7 @@ struct alignas(16) WarpNote {
   // From the low bits: how many of the 16 tokens exist (0 to 16); which of them is the row's own
   // token (0 to 15, or 16: none here); flags; how many of them lie before the window (0 to 15); and
   // in the upper half which tokens are tempered. A launch of bundles has first_token() where the
-  // row's own token stands, full_from() where those before the window do, columns in the place of
-  // heads, and in a layer with a window from_window() in the place of these.
+  // row's own token stands, and from_window() in the place of heads.
   uint32_t tokens;
   int32_t list;  // -1: there are no more stages
   int32_t unit;
@@ -34,8 +33,6 @@ struct alignas(16) WarpNote {
   // -kFarBehind: the tokens are keys of all rows, and none's own.
   static constexpr int kFarBehind = 24;
   __device__ int first_token() const { return own() - kFarBehind; }
-  // For the list's rows from this one on the tokens' block is full. For others it is the tail.
-  __device__ int full_from() const { return before(); }
   // The list's row r sees token t if t + from_window() > r.
   __device__ int from_window() const { return static_cast<int>(heads); }
   __device__ bool Has(uint32_t flag) const { return (tokens & flag) != 0; }
@@ -133,9 +130,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t in_block = (1 << shift) - 1;
   const int32_t entries = max(kStageTokens >> shift, 1);
   const ListRows rows = RowsOf<kBundled>(args, list);
-  const int64_t global_list = kBundled
-                                  ? SelectionList(args, rows)
-                                  : static_cast<int64_t>(args.first_row) * tile.num_kv_heads + list;
+  const int64_t global_list = static_cast<int64_t>(args.first_row) * tile.num_kv_heads + list;
   const uint32_t* blocks = args.pool_blocks + global_list * args.selection.capacity;
   const uint32_t* heads = args.selection.heads + global_list * args.selection.capacity;
 
@@ -145,6 +140,9 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t first_entry = in_list * kStageTokens >> shift;
 #pragma unroll
   for (int e = 0; e < kMaxEntries; ++e) {
+    listed[e] = 0;
+    admitting[e] = 0xffffffffu;
+    if constexpr (kBundled) continue;  // all blocks are read
     const bool full = args.window == 0 && e < entries && first_entry + e < num_blocks;
     listed[e] = full ? blocks[first_entry + e] : 0;
     admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
@@ -152,7 +150,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const StepRow& row = args.step.rows[rows.last()];
   const bool tempers = args.gated && row.tempered.words > 0;
   uint32_t ordinals[kMaxEntries] = {};
-  if (tempers || (kBundled && args.window == 0)) {
+  if (!kBundled && tempers) {
     const uint32_t* of_list = args.selection.blocks + global_list * args.selection.capacity;
 #pragma unroll
     for (int e = 0; e < kMaxEntries; ++e) {
@@ -162,7 +160,7 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   }
   const int32_t num_full = (row.position + 1) >> shift;
   const int32_t tail = (row.position + 1) & in_block;
-  const bool identity = row.attention.admit_all || args.window > 0;
+  const bool identity = kBundled || row.attention.admit_all || args.window > 0;
   const int32_t first_position = row.position - (kBundled ? rows.count - 1 : 0);
   const int32_t window_begin = WindowBegin(first_position, args.window);
   const int32_t first_block = window_begin >> shift;
@@ -217,17 +215,11 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
       admitted = identity ? 0xffffffffu : admitting[i];
       partial = is_tail ? WarpNote::kTail : 0u;
       if constexpr (kBundled) {
-        const int32_t ordinal = is_tail    ? num_full
-                                : identity ? first_block + first_entry + i
-                                           : static_cast<int32_t>(ordinals[i]);
+        const int32_t ordinal = is_tail ? num_full : first_block + first_entry + i;
         const int32_t behind = (ordinal << shift) + first - first_position;
         first_token = max(behind, -WarpNote::kFarBehind);
-        const int32_t fills = ((ordinal + 1) << shift) - 1 - first_position;
-        before = static_cast<uint32_t>(min(max(fills, 0), kBundleRows));
-        if (args.window > 0) {
-          const bool inside = behind > kBundleRows - args.window;
-          admitted = static_cast<uint32_t>(inside ? kBundleRows : behind + args.window);
-        }
+        const bool inside = args.window == 0 || behind > kBundleRows - args.window;
+        admitted = static_cast<uint32_t>(inside ? kBundleRows : behind + args.window);
       }
       if (tempers) {
         const int32_t ordinal = is_tail    ? num_full

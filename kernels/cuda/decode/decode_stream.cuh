@@ -110,11 +110,17 @@ __global__ void __launch_bounds__(kCtaThreads<Halves>,
   }
 }
 
-// `cut` and `united`: of the bundles in `lists`, if Halves is not 0. Returns false, and launches
-// nothing, if the device has no memory for a stage.
+// How bundles are cut into lists.
+struct BundleCut {
+  int32_t rows_per_list = 1;
+  int32_t lists_per_bundle = 1;  // of a KV head
+};
+
+// `cut`: of the bundles in `lists`, if Halves is not 0. Returns false, and launches nothing, if the
+// device has no memory for a stage.
 template <typename Element, int D, int HeadTiles, int Halves>
 bool LaunchStream(Context& context, const AttentionParams& params, const DeviceCounts& counts,
-                  const DecodeLists& lists, const BundleCut& cut, const UnitedLists& united) {
+                  const DecodeLists& lists, const BundleCut& cut) {
   using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   constexpr bool kBundled = Halves > 0;
   constexpr int32_t kMostCtas = kMostCtasPerSm<Element, D, HeadTiles, Halves>;
@@ -149,7 +155,9 @@ bool LaunchStream(Context& context, const AttentionParams& params, const DeviceC
     args.all = lists.all;
     const int32_t columns = params.num_query_heads / num_kv_heads * cut.rows_per_list;
     if constexpr (kBundled) {
-      TakeBundles(lists, cut, united, first, args);
+      args.bundles = lists.bundles + first;
+      args.rows_per_list = cut.rows_per_list;
+      args.lists_per_bundle = cut.lists_per_bundle;
       args.num_count_lists = first == 0 ? context.step.num_rows * num_kv_heads : 0;
     }
     const auto ctas = static_cast<unsigned>(context.device.num_sms() * ctas_per_sm);

@@ -82,7 +82,6 @@ class Scratch {
     kSampling,
     kMatMul,
     kPoolBlocks,
-    kUnitedLists,
     kAngles,
     kLocalAngles,
     kWideTiles,

@@ -92,8 +92,8 @@ struct DecodeLists {
   bool all = false;
   bool even = false;         // they are short, or about equally long: HaveEvenLists()
   bool single_rows = false;  // every sequence decodes one row
-  bool few_rows = false;     // every sequence decodes, the rows of one bundle
-  // Rows of a sequence that read blocks together: device, each decode row in one of them.
+  // Rows of a sequence that read blocks together, unless they select: device, each decode row in
+  // one of them.
   const RowBundle* bundles = nullptr;
   int32_t num_bundles = 0;  // padded; 0: every row is by itself
   int32_t bundle_rows = 1;  // the most rows of one
@@ -136,13 +136,6 @@ inline uint32_t* PoolBlocks(Context& context, int64_t num_kv_heads,
   const int64_t rows = std::min<int64_t>(context.step.num_rows, selection.rows);
   return reinterpret_cast<uint32_t*>(context.scratch.Get(
       Scratch::Use::kPoolBlocks, PoolBlockBytes(rows, num_kv_heads, selection.capacity)));
-}
-
-// The lists of a bundle's rows as one: pool blocks, ordinals and heads as of a selection, and
-// counts.
-inline size_t UnitedListBytes(int64_t rows, int64_t num_kv_heads, int64_t capacity) {
-  return 3 * PoolBlockBytes(rows, num_kv_heads, capacity) +
-         static_cast<size_t>(rows * num_kv_heads) * sizeof(int32_t);
 }
 
 // What screening leaves of rows with relative thresholds, per list of a selection: a number for

@@ -46,7 +46,8 @@ struct StepSequence {
   TemperedKeys tempered;
 };
 
-// Consecutive decode rows of one sequence whose keys attention reads once for all of them.
+// Consecutive decode rows of one sequence. Full attention, and that of a window, reads their keys
+// once for all of them.
 struct RowBundle {
   int32_t row_begin;
   int32_t num_rows;  // at most kBundleRows; 0: none

@@ -8,7 +8,6 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/cuda/decode/decode_bundles.h"
 #include "kernels/params/layer.h"
 #include "kernels/params/selection.h"
 #include "tests/testing/kernels/attention_case.h"
@@ -80,14 +79,11 @@ AttentionCase MakeBundleCase(Random& random, const BundleShape& shape,
   return made;
 }
 
-// With the ways of bundles that are off (WaysOfBundles), and without.
-class CudaBundles : public ::testing::TestWithParam<bool> {
+class CudaBundles : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!WhyMissing({"cuda"}).empty()) GTEST_SKIP() << WhyMissing({"cuda"});
-    cuda::WaysOfBundles() = {.in_clusters = GetParam(), .united = GetParam()};
   }
-  void TearDown() override { cuda::WaysOfBundles() = {}; }
 
   // A step without prefill rows runs launched, with a shadow and without, captured and replayed.
   void ExpectAsTheReference(const AttentionCase& made) {
@@ -126,7 +122,7 @@ class CudaBundles : public ::testing::TestWithParam<bool> {
   Device precise_{{.name = "cuda", .compute = DType::kFloat32}};
 };
 
-TEST_P(CudaBundles, RowsOfOneSequence) {
+TEST_F(CudaBundles, RowsOfOneSequence) {
   Random random(81);
   for (const BundleShape& shape : kBundleShapes) {
     for (const int32_t rows : {2, 3, 5, 8}) {
@@ -137,7 +133,7 @@ TEST_P(CudaBundles, RowsOfOneSequence) {
   }
 }
 
-TEST_P(CudaBundles, BlocksFillInTheMiddle) {
+TEST_F(CudaBundles, BlocksFillInTheMiddle) {
   Random random(82);
   for (const BundleShape& shape : kBundleShapes) {
     const int32_t b = shape.geometry.block_size;
@@ -149,7 +145,7 @@ TEST_P(CudaBundles, BlocksFillInTheMiddle) {
 }
 
 // A list is cut at eight rows, and its keys into parts.
-TEST_P(CudaBundles, ManyRowsAndLongContexts) {
+TEST_F(CudaBundles, ManyRowsAndLongContexts) {
   Random random(83);
   for (const BundleShape& shape : kBundleShapes) {
     ExpectAsTheReference(MakeBundleCase(random, shape, {{700, 21}, {2300, 8}, {90, 9}}));
@@ -158,7 +154,8 @@ TEST_P(CudaBundles, ManyRowsAndLongContexts) {
   ExpectAsTheReference(MakeBundleCase(random, kBundleShapes[3], {{40, 2}, {12000, 8}}));
 }
 
-TEST_P(CudaBundles, AmongRowsThatSelectOrAreAlone) {
+// Rows that select have lists of their own, and then so have all rows of the step.
+TEST_F(CudaBundles, AmongRowsThatSelectOrAreAlone) {
   Random random(84);
   for (const BundleShape& shape : kBundleShapes) {
     for (int repeat = 0; repeat < 3; ++repeat) {
@@ -172,7 +169,7 @@ TEST_P(CudaBundles, AmongRowsThatSelectOrAreAlone) {
   }
 }
 
-TEST_P(CudaBundles, BesidePrompts) {
+TEST_F(CudaBundles, BesidePrompts) {
   Random random(85);
   for (const BundleShape& shape : kBundleShapes) {
     ExpectAsTheReference(MakeBundleCase(random, shape,
@@ -186,7 +183,7 @@ TEST_P(CudaBundles, BesidePrompts) {
 }
 
 // So many lists that they take several launches.
-TEST_P(CudaBundles, ManySequences) {
+TEST_F(CudaBundles, ManySequences) {
   Random random(86);
   for (const int32_t group : {2, 4, 16}) {
     BundleShape shape = kBundleShapes[3];
@@ -201,7 +198,7 @@ TEST_P(CudaBundles, ManySequences) {
   }
 }
 
-TEST_P(CudaBundles, Windows) {
+TEST_F(CudaBundles, Windows) {
   Random random(87);
   for (const BundleShape& shape : kBundleShapes) {
     const int32_t b = shape.geometry.block_size;
@@ -279,8 +276,7 @@ class GrowingSequence {
   TensorView out_;
 };
 
-// Keys of earlier steps are copied before those of the step are there.
-TEST_P(CudaBundles, AGraphFollowsTheSequence) {
+TEST_F(CudaBundles, AGraphFollowsTheSequence) {
   Random random(88);
   for (const BundleShape& shape : kBundleShapes) {
     for (const int32_t rows : {2, 4, 7}) {
@@ -304,11 +300,6 @@ TEST_P(CudaBundles, AGraphFollowsTheSequence) {
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Ways, CudaBundles, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& all) {
-                           return all.param ? "All" : "Served";
-                         });
 
 }  // namespace
 }  // namespace eta::testing
