@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -167,18 +168,33 @@ StepPlan Batcher::Plan() {
   return plan;
 }
 
+// Sequences make drafts by rows in rounds: all of them in the same steps, and one step verifies
+// what all have made. A step that does both would be as long as one that verifies, and rows of a
+// sequence that stand beside rows with sparser reads have no blocks read once for all of them.
 void Batcher::Draft() {
   int32_t decoding = 0;
+  int32_t left = 0;  // of the round
+  bool verifies = false;
   for (const auto& sequence : running_) {
-    decoding += !sequence->paused_since && sequence->prompt_left() == 0 ? 1 : 0;
+    if (sequence->paused_since) continue;
+    decoding += sequence->prompt_left() == 0 ? 1 : 0;
+    left = std::max(left, sequence->NumDraftsToMake());
+    verifies = verifies || sequence->HasMadeDrafts();
   }
+  const bool begins = left == 0 && !verifies;
+  const int32_t most_made = begins ? std::numeric_limits<int32_t>::max() : left;
   const double row_cost = row_cost_.value();
   for (const auto& sequence : running_) {
     if (steps_without_drafts_ > 0) {
       sequence->DropDrafts();
     } else if (!sequence->paused_since) {
-      sequence->Draft(decoding, row_cost, pipeline_.read_cost());
+      sequence->Draft(decoding, row_cost, pipeline_.read_cost(), most_made);
+      left = std::max(left, sequence->NumDraftsToMake());
     }
+  }
+  if (!begins) return;
+  for (const auto& sequence : running_) {
+    if (!sequence->paused_since) sequence->MakeAsManyDrafts(left);
   }
 }
 

@@ -150,11 +150,14 @@ bool Sequence::MayDraftBehind(size_t drafts) const {
          !GuardedRows::Measures(num_computed + static_cast<int32_t>(drafts) - prompt_len_);
 }
 
-void Sequence::Draft(int32_t running, double row_cost, const ReadCost& read_cost) {
+void Sequence::Draft(int32_t running, double row_cost, const ReadCost& read_cost,
+                     int32_t most_made) {
   if (!drafter_.on() || drafter_.Proposed(num_tokens())) return;
   if (prompt_left() > 0 || num_computed + 1 != num_tokens()) return;
   const int32_t most = options_.request.stopping.max_tokens - num_output() - 1;
-  drafter_.Propose(tokens_, most, CostsOfDrafts(running, row_cost, read_cost));
+  DraftCosts costs = CostsOfDrafts(running, row_cost, read_cost);
+  costs.most_made = most_made;
+  drafter_.Propose(tokens_, most, costs);
   if (MakesDraft()) {
     if (!MayDraftBehind(0)) DropDrafts();
     return;

@@ -88,11 +88,16 @@ class Sequence {
 
   // Makes drafts behind its newest token, or begins to make them by rows of its own, where that
   // token is the only one to compute; else there are none. As of DraftLength and SelfLength.
-  void Draft(int32_t running, double row_cost, const ReadCost& read_cost);
+  // Rows make at most `most_made`.
+  void Draft(int32_t running, double row_cost, const ReadCost& read_cost, int32_t most_made);
   void DropDrafts() { drafter_.Cut(0); }
   // Whether its next row is to make the draft that follows those that are made. Such a row counts
   // for nothing else, and may be left out.
   bool MakesDraft() const { return drafter_.Makes(num_tokens()); }
+  // As of Drafter.
+  int32_t NumDraftsToMake() const { return drafter_.NumToMake(num_tokens()); }
+  bool HasMadeDrafts() const { return drafter_.HasMade(num_tokens()); }
+  void MakeAsManyDrafts(int32_t count) { drafter_.MakeAsMany(count); }
   SequenceRows DraftRow(int32_t row_begin) const;
   // What that row drew; null: the format had nothing to draw there.
   void MakeDraft(const SampleRow* drawn);

@@ -57,7 +57,8 @@ void Drafter::Propose(std::span<const int32_t> tokens, int32_t most, const Draft
   if (!drafts_.empty() || !self() || !costs.sparser) return;
   match_ = 0;
   const int32_t length = fixed_length_ > 0 ? fixed_length_ : self_length_.Next(costs.self);
-  to_make_ = std::min(length, most);
+  most_ = std::min(most, costs.most_made);
+  to_make_ = std::min(length, most_);
   drafts_.reserve(longest);
   if (wanted_ != Speculation::kSelf || source_ == nullptr) return;
   script_.resize(longest);

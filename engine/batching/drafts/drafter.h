@@ -5,7 +5,9 @@
 // thread's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -23,6 +25,7 @@ struct DraftCosts {
   double row_cost = 0.0;  // likewise
   SelfDraftCosts self;
   bool sparser = false;  // whether the sequence may make drafts with sparser reads now
+  int32_t most_made = std::numeric_limits<int32_t>::max();  // by rows
 };
 
 class Drafter {
@@ -52,6 +55,19 @@ class Drafter {
   bool Makes(int32_t num_tokens) const {
     return Proposed(num_tokens) && drafts_.size() < static_cast<size_t>(to_make_);
   }
+  // How many rows are to make drafts, one after the other.
+  int32_t NumToMake(int32_t num_tokens) const {
+    return Makes(num_tokens) ? to_make_ - static_cast<int32_t>(drafts_.size()) : 0;
+  }
+  // Whether they have made all that they were to make.
+  bool HasMade(int32_t num_tokens) const {
+    return Proposed(num_tokens) && to_make_ > 0 && !Makes(num_tokens);
+  }
+  // If rows are to make drafts and none has yet, they are to make so many, as far as Propose lets
+  // them.
+  void MakeAsMany(int32_t count) {
+    if (to_make_ > 0 && drafts_.empty()) to_make_ = std::min(count, most_);
+  }
   // The row drew this token.
   void Make(int32_t token);
 
@@ -73,6 +89,7 @@ class Drafter {
   SelfLength self_length_;
   int32_t made_for_ = 0;
   int32_t match_ = 0;
+  int32_t most_ = 0;     // that rows may make
   int32_t to_make_ = 0;  // by rows, all together; 0: the drafts are the text's
   std::vector<int32_t> drafts_;
   std::vector<int32_t> script_;  // what is taken for what rows draw; empty: nothing else

@@ -87,6 +87,7 @@ class ScriptedEngine::Watch final : public Observer {
   void OnStep(const StepReport& report) override {
     engine_.preemptions_ += report.preemptions;
     engine_.masks_ += report.masks;
+    engine_.drafts_made_.push_back(report.drafts.made);
     std::string line =
         absl::StrCat("step: ", report.prefill_rows, " prefill ", report.decode_rows, " decode ",
                      report.pass_rows, " pass rows, ", report.sequences_running, " run ",

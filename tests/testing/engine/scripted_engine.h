@@ -59,6 +59,8 @@ class ScriptedEngine {
   size_t num_requests() const { return sinks_.size(); }
   int32_t preemptions() const { return preemptions_; }
   int32_t masks() const { return masks_; }  // of all steps
+  // Of each step, the drafts that its rows made.
+  const std::vector<int64_t>& drafts_made() const { return drafts_made_; }
 
  private:
   class Sink;
@@ -73,6 +75,7 @@ class ScriptedEngine {
   std::vector<std::string> reports_;
   int32_t preemptions_ = 0;
   int32_t masks_ = 0;
+  std::vector<int64_t> drafts_made_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Dispatcher> dispatcher_;
 };

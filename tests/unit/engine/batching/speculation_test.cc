@@ -448,6 +448,36 @@ TEST(SpeculationBySparserReads, LeavesNothingBehindWhenItIsCancelled) {
   EXPECT_GT(made, 0);
 }
 
+// A step whose rows make drafts is short only if no other verifies any in it.
+TEST(SpeculationBySparserReads, MakesTheDraftsOfAllSequencesInTheSameSteps) {
+  const TinyModel model({.model_type = "llama", .index = "outlier"});
+  const auto backend = *MakeBackend({.name = "cpu", .num_threads = 1});
+  ScriptedEngine engine({.model_dir = model.path(),
+                         .num_blocks = 100,
+                         .batcher = {.max_running = 4, .max_step_tokens = 64},
+                         .drafts = {.speculation = eta::Speculation::kSelf, .length = 3}},
+                        *backend);
+  const auto submit = [&](int32_t length, uint32_t seed) {
+    Request request = Greedy(Prompt(length, seed), 120);
+    request.attention.mode = AttentionMode::kFull;
+    request.stopping.ignore_eos = true;
+    engine.Submit(request);
+  };
+  submit(58, 1);
+  submit(30, 2);
+  for (int step = 0; step < 12; ++step) ASSERT_TRUE(engine.Step().ok());
+  submit(45, 3);  // in the middle of the others
+  submit(21, 4);
+  for (int step = 0; step < 40; ++step) ASSERT_TRUE(engine.Step().ok());
+  const std::vector<int64_t>& made = engine.drafts_made();
+  // What is drafted may end an answer or be cut, so that single rows are missing here and there.
+  const auto all = std::count(made.end() - 30, made.end(), 4);
+  const auto some =
+      std::count_if(made.end() - 30, made.end(), [](int64_t rows) { return rows > 0 && rows < 4; });
+  EXPECT_GE(all, 15) << "three steps of four make drafts";
+  EXPECT_EQ(some, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, Speculation, ::testing::Values("cpu", "reference", "deferring"),
                          [](const auto& tested) { return std::string(tested.param); });
 
