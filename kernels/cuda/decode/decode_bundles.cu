@@ -5,8 +5,8 @@
 // Rows of one sequence that read everything, or a window, read the same blocks but for their newest
 // keys. So up to 32 pairs (row, head of the group) are the columns of one list, which is read once,
 // and at its end every column has its own last key. Products of few heads are padded to 8 columns
-// anyway. More than 8 are shared out to two halves of a thread block. Rows that select have a list
-// each, as in decode_attention.cu.
+// anyway. Two halves of a thread block share more than 8 (decode_stages.cuh). Rows that select have a
+// list each, as in decode_attention.cu.
 
 #include <algorithm>
 #include <type_traits>
@@ -24,15 +24,22 @@ int32_t MostColumns(int32_t head_dim) {
 }
 
 // Calls visit(head_tiles, halves), integral constants, for lists of up to `columns` columns.
-template <int D, typename Visit>
+template <typename Element, int D, typename Visit>
 void WithColumns(int32_t columns, Visit&& visit) {
   using One = std::integral_constant<int, 1>;
   using Two = std::integral_constant<int, 2>;
+  using ShareColumns = std::integral_constant<int, kShareColumns>;
+  using ShareStages = std::integral_constant<int, kShareStages>;
   if (columns <= 8) return visit(One(), One());
-  if constexpr (D != kWideHeadDim) {
-    if (columns > 16) return visit(Two(), Two());
+  if constexpr (D == kWideHeadDim) {
+    visit(One(), ShareColumns());
+  } else if (columns > 16) {
+    visit(Two(), ShareColumns());
+  } else if constexpr (std::is_same_v<Element, E4M3>) {
+    visit(Two(), ShareStages());  // widening 8 bits takes the time
+  } else {
+    visit(One(), ShareColumns());
   }
-  visit(One(), Two());
 }
 
 }  // namespace
@@ -52,10 +59,12 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
   if (geometry.num_kv_heads * cut.lists_per_bundle > decode::kMaxLists) return false;
   bool launched = false;
   decode::WithShape(geometry, /*group=*/1, [&](auto element, auto head_dim, auto) {
-    decode::WithColumns<head_dim()>(rows_per_list * group, [&](auto head_tiles, auto halves) {
-      launched = decode::LaunchStream<decltype(element), head_dim(), head_tiles(), halves()>(
-          context, params, counts, lists, cut);
-    });
+    using Element = decltype(element);
+    decode::WithColumns<Element, head_dim()>(
+        rows_per_list * group, [&](auto head_tiles, auto halves) {
+          launched = decode::LaunchStream<Element, head_dim(), head_tiles(), halves()>(
+              context, params, counts, lists, cut);
+        });
   });
   return launched;
 }

@@ -19,7 +19,7 @@ namespace eta::cuda::decode {
 // A CTA of two halves has as many warps as two.
 template <typename Element, int D, int HeadTiles, int Halves = 0>
 inline constexpr int kMostCtasPerSm = (D == 128 && HeadTiles == 2) || D == kWideHeadDim ? 1
-                                      : Halves == 2                                     ? 1
+                                      : kTwoHalves<Halves>                              ? 1
                                       : D == 64 && HeadTiles == 1 && std::is_same_v<Element, E4M3>
                                           ? 3
                                           : 2;
@@ -140,7 +140,7 @@ struct CtaMemory {
 // Two halves of many columns need more registers than the 168 that every thread of their thread
 // block may have at first, and the copying warpgroup fewer.
 template <int D, int HeadTiles, int Halves>
-inline constexpr bool kMovesRegisters = Halves == 2 && HeadTiles* D >= 192;
+inline constexpr bool kMovesRegisters = kTwoHalves<Halves>&& HeadTiles* D >= 192;
 inline constexpr int kCopyRegisters = 72;
 inline constexpr int kComputeRegisters = 216;
 template <int Count>
@@ -156,20 +156,28 @@ __device__ __forceinline__ void TakeRegisters() {
 #endif
 }
 
-// The computing warps of a half meet.
+// The computing threads that join their sums: those of a half, or of both if these share stages.
+template <int Halves>
+inline constexpr int kJoiningThreads = (Halves == kShareStages ? 2 : 1) * kComputeThreads;
+template <int Halves>
+__device__ __forceinline__ int JoiningThread() {
+  return static_cast<int>(threadIdx.x) + (Halves == kShareStages ? OwnHalf() * kComputeThreads : 0);
+}
+
+// They meet.
 template <int Halves = 0>
 __device__ __forceinline__ void SyncCompute() {
-  if (Halves == 2 && OwnHalf() == 1) {
-    asm volatile("bar.sync 3, %0;" ::"n"(kComputeThreads) : "memory");
+  if (Halves == kShareColumns && OwnHalf() == 1) {
+    asm volatile("bar.sync 3, %0;" ::"n"(kJoiningThreads<Halves>) : "memory");
   } else {
-    asm volatile("bar.sync 1, %0;" ::"n"(kComputeThreads) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(kJoiningThreads<Halves>) : "memory");
   }
 }
 
 // The copying warp calls AnnouncePlan and goes on. The computing warps wait in AwaitPlan until the
 // plan and the barriers are there.
 template <int Halves = 0>
-inline constexpr int kPlanThreads = kThreads + (Halves == 2 ? kComputeThreads : 0);
+inline constexpr int kPlanThreads = kThreads + (kTwoHalves<Halves> ? kComputeThreads : 0);
 template <int Halves = 0>
 __device__ __forceinline__ void AnnouncePlan() {
   asm volatile("bar.arrive 2, %0;" ::"n"(kPlanThreads<Halves>) : "memory");
@@ -220,10 +228,11 @@ __device__ __forceinline__ WarpNote AddList(const DecodeArgs& args,
                                             WarpState<Element, D, HeadTiles, Halves>& state) {
   using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   WarpNote note;
+  bool takes = Halves != kShareStages || OwnHalf() == 0;
   do {
     Wait(&memory.fixed.full[cursor.slot], cursor.phase);
     note = ReadNote(memory.fixed.notes[cursor.slot].warps[threadIdx.x / 32]);
-    if (note.valid() > 0 && (Halves == 0 || state.live_tiles > 0)) {
+    if (takes && note.valid() > 0 && (Halves == 0 || state.live_tiles > 0)) {
       const StageTokens<Element, D> tokens(memory.stages + cursor.slot * Layout::kStageBytes);
       if (note.valid() < 16) {
         tokens.ClearMissing(note.valid());
@@ -242,24 +251,26 @@ __device__ __forceinline__ WarpNote AddList(const DecodeArgs& args,
     }
     Arrive(&memory.fixed.empty[cursor.slot]);  // all threads arrive: as fast as one per warp
     cursor.Advance(args.num_stages);
+    if (Halves == kShareStages) takes = !takes;
   } while (!note.Has(WarpNote::kLast));
   return note;
 }
 
-// Joins what the four warps, of the calling half, left (WarpState::Leave) for elements i .. i + 3
-// of a head, or column of the half.
+// Joins what the warps of the joining threads left (WarpState::Leave) for elements i .. i + 3 of a
+// head, or column of the half.
 template <typename Element, int D, int HeadTiles, int Halves>
 __device__ __forceinline__ void JoinWarps(const CtaMemory<Element, D, HeadTiles, Halves>& memory,
                                           int head, int i, float& max, float& sum, float4& value) {
   using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
-  const int first = Halves == 2 ? OwnHalf() * kComputeWarps : 0;
+  constexpr int kWarps = kJoiningThreads<Halves> / 32;
+  const int first = Halves == kShareColumns ? OwnHalf() * kComputeWarps : 0;
   max = memory.fixed.max[first][head];
-  for (int w = first + 1; w < first + kComputeWarps; ++w) {
+  for (int w = first + 1; w < first + kWarps; ++w) {
     max = fmaxf(max, memory.fixed.max[w][head]);
   }
   sum = 0.0f;
   value = {};
-  for (int w = first; w < first + kComputeWarps; ++w) {
+  for (int w = first; w < first + kWarps; ++w) {
     const float factor = Exp2(memory.fixed.max[w][head] - max);
     const float4 part = *reinterpret_cast<const float4*>(
         memory.sums + (w * Layout::kHeads + head) * Layout::kSumStride + i);

@@ -94,7 +94,7 @@ struct Result {
 // The partial result of one unit for a list that other units share.
 template <int D, int HeadTiles, int Halves = 0>
 struct Partial {
-  static constexpr int kHeads = 8 * HeadTiles * (Halves == 2 ? 2 : 1);
+  static constexpr int kHeads = 8 * HeadTiles * (Halves == kShareColumns ? 2 : 1);
   static constexpr int64_t kFloats = kHeads * (D + 2);
   float* values;  // [heads, D], then m [heads] and l [heads]
 

@@ -15,7 +15,7 @@
 namespace eta::cuda::decode {
 
 // One warp's part of the online softmax of a list: all heads of the group, or the columns of its
-// half (OwnHalf()), over a quarter of the tokens. A lane holds heads 2t and 2t + 1 of each tile of
+// half, over a quarter of the tokens. A lane holds heads 2t and 2t + 1 of each tile of
 // eight, t = lane % 4.
 template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct WarpState {
@@ -46,7 +46,7 @@ struct WarpState {
     const int lane = threadIdx.x % 32;
     value_exponent = kMinScaleExponent;
     if constexpr (kBundled) {
-      const int columns = rows.count * group - OwnHalf() * HeadTiles * 8;
+      const int columns = rows.count * group - FirstColumn<HeadTiles, Halves>();
       live_tiles = std::min(std::max((columns + 7) / 8, 0), HeadTiles);
     }
     const float* q =
@@ -221,7 +221,7 @@ struct WarpState {
     __device__ Column(const DecodeArgs& args, const ListRows& rows, int place) {
       const int32_t group = args.num_query_heads / args.tile.num_kv_heads;
       if constexpr (kBundled) {
-        const int32_t column = OwnHalf() * HeadTiles * 8 + place;
+        const int32_t column = FirstColumn<HeadTiles, Halves>() + place;
         exists = column < rows.count * group;
         row = exists ? column / group : 0;
         head = column - row * group;
@@ -303,7 +303,7 @@ struct WarpState {
   using Layout = SharedLayout<Element, D, HeadTiles, Halves>;
   __device__ void Leave(float* sums, typename Layout::Fixed& fixed) const {
     const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32 + (Halves == 2 ? OwnHalf() * kComputeWarps : 0);
+    const int warp = threadIdx.x / 32 + (kTwoHalves<Halves> ? OwnHalf() * kComputeWarps : 0);
     const float unit = Tokens::kScaled ? PowerOfTwo(value_exponent - kWeightShift) : 1.0f;
 #pragma unroll
     for (int tile = 0; tile < HeadTiles; ++tile) {

@@ -60,29 +60,41 @@ __device__ __forceinline__ WarpNote ReadNote(const WarpNote& shared) {
   return note;
 }
 
-// A CTA that takes bundles has one or two halves of four warps each. A half computes on all tokens
-// of a stage for 8 * HeadTiles columns, which are the pairs (row, head of the group) of a list in
-// order. `Halves` is 0 where a list has one row: then there is one half, and columns are heads.
+// A CTA that takes bundles has one or two halves of four warps each. Columns are the pairs (row,
+// head of the group) of a list in order. `Halves` is 0 where a list has one row: then there is one
+// half, and columns are heads. Of two halves each computes on all tokens of a stage for its own
+// 8 * HeadTiles columns, or on every other stage for all columns: so a stage is loaded and widened
+// once, but a thread has the sums of twice the columns.
+inline constexpr int kShareColumns = 2;
+inline constexpr int kShareStages = 3;
+template <int Halves>
+inline constexpr bool kTwoHalves = Halves == kShareColumns || Halves == kShareStages;
+
 // With two halves threadIdx.y is the half, or 2: there the first warp copies, and the others fill
 // up a warpgroup, as the exchange of registers has it.
 __device__ __forceinline__ int OwnHalf() {
   return static_cast<int>(threadIdx.y);
 }
+// The first of the columns that the calling half has.
+template <int HeadTiles, int Halves>
+__device__ __forceinline__ int FirstColumn() {
+  return Halves == kShareColumns ? OwnHalf() * 8 * HeadTiles : 0;
+}
 template <int Halves>
-inline constexpr int kCtaThreads = Halves == 2 ? 3 * kComputeThreads : kThreads;
+inline constexpr int kCtaThreads = kTwoHalves<Halves> ? 3 * kComputeThreads : kThreads;
 template <int Halves>
 dim3 CtaShape() {
-  return Halves == 2 ? dim3(kComputeThreads, 3) : dim3(kThreads);
+  return kTwoHalves<Halves> ? dim3(kComputeThreads, 3) : dim3(kThreads);
 }
 template <int Halves>
 __device__ __forceinline__ bool IsCopying() {
-  return Halves == 2 ? OwnHalf() == 2 : threadIdx.x >= kComputeThreads;
+  return kTwoHalves<Halves> ? OwnHalf() == 2 : threadIdx.x >= kComputeThreads;
 }
 
 // The shared memory of a CTA, in this order: stages, sums of the warps, barriers, notes, plan.
 template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct SharedLayout {
-  static constexpr int kParts = Halves == 2 ? 2 : 1;
+  static constexpr int kParts = kTwoHalves<Halves> ? 2 : 1;
   static constexpr int kHeads = 8 * HeadTiles;
   static constexpr int kSumStride = D + 4;  // so that a warp's stores meet different banks
   static constexpr size_t kStageBytes = StageTokens<Element, D>::kStageBytes;

@@ -10,7 +10,7 @@
 
 namespace eta::cuda::decode {
 
-// Ends a list, or the unit's part of it: joins the states of the four warps, of a half. The joined
+// Ends a list, or the unit's part of it: joins the states of the warps. The joined
 // state is the result if the unit has the whole list, else a partial result.
 template <typename Element, int D, int HeadTiles, int Halves>
 __device__ void FinishList(const DecodeArgs& args,
@@ -28,10 +28,12 @@ __device__ void FinishList(const DecodeArgs& args,
   const int32_t unit_begin = units.Begin(unit);
   const bool whole = list_begin >= unit_begin && list_end <= units.Begin(unit + 1);
   const Partial<D, HeadTiles, Halves> partial(args, unit, list_begin >= unit_begin);
-  const int first_column = Halves == 2 ? OwnHalf() * 8 * HeadTiles : 0;
-  const int columns =
-      Halves == 2 ? std::min(result.columns - first_column, 8 * HeadTiles) : result.columns;
-  for (int quad = threadIdx.x; quad < columns * (D / 4); quad += kComputeThreads) {
+  const int first_column = FirstColumn<HeadTiles, Halves>();
+  const int columns = Halves == kShareColumns
+                          ? std::min(result.columns - first_column, 8 * HeadTiles)
+                          : result.columns;
+  for (int quad = JoiningThread<Halves>(); quad < columns * (D / 4);
+       quad += kJoiningThreads<Halves>) {
     const int head = quad / (D / 4);
     const int i = quad % (D / 4) * 4;
     const int column = first_column + head;
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(kCtaThreads<Halves>,
   Plan& plan = memory.plan;
   if (IsCopying<Halves>()) {
     if constexpr (kMovesRegisters<D, HeadTiles, Halves>) GiveRegisters<kCopyRegisters>();
-    if (Halves == 2 && threadIdx.x >= 32) return;
+    if (kTwoHalves<Halves> && threadIdx.x >= 32) return;
     memory.InitRing(args.num_stages);
     plan.Make<(Halves > 0)>(args);
     AnnouncePlan<Halves>();
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kCtaThreads<Halves>,
   AwaitPlan<Halves>();
   WaitForPrevious();
   const Units units(plan.begin[args.num_lists], static_cast<int32_t>(gridDim.x));
-  const bool is_first_half = Halves != 2 || OwnHalf() == 0;
+  const bool is_first_half = !kTwoHalves<Halves> || OwnHalf() == 0;
   if (blockIdx.x == 0 && is_first_half) {
     if (args.all) CountAll(args, Halves > 0 ? args.num_count_lists : args.num_lists);
     for (int32_t i = threadIdx.x; i <= args.num_lists; i += kComputeThreads) {
