@@ -11,8 +11,8 @@ usage: tests/cuda.sh [--suites | --sanitizer] [--tools=NAMES] [--batches=N] BINA
   --tools      of compute-sanitizer (memcheck,racecheck,initcheck,synccheck)
   --batches    random ragged batches to compare with the reference (1000)
   BINARY       test binaries: kernels_test, kernels_cuda_test, golden_decode_test,
-               golden_model_test, engine_test, nth_failure_test; those in build/tests if none is
-               named
+               golden_model_test, engine_test, speculation_test, nth_failure_test; those in
+               build/tests if none is named
 TEXT
 }
 
@@ -36,7 +36,7 @@ for argument in "$@"; do
   esac
 done
 if [ ${#binaries[@]} -eq 0 ]; then
-  for name in kernels kernels_cuda golden_decode golden_model engine nth_failure; do
+  for name in kernels kernels_cuda golden_decode golden_model engine speculation nth_failure; do
     binaries+=("build/tests/${name}_test")
   done
 fi
