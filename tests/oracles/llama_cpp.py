@@ -24,7 +24,7 @@ from llama_server import LlamaServer
 from smollm2 import written_as
 
 CONTEXT = 1024
-FAMILIES = ("smollm3", "gemma3")
+FAMILIES = ("smollm3", "gemma3", "qwen3-moe")
 
 
 def compare_with_llama(name, build, model, file, vocabulary):
