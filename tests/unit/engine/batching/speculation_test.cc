@@ -48,6 +48,7 @@ struct Outcome {
   DraftCounts drafts;
   int32_t preemptions = 0;
   int steps = 0;
+  bool automatic = false;  // as many drafts as pay, from wherever
 };
 
 Answer AnswerOf(const ScriptedEngine& engine, size_t handle) {
@@ -91,6 +92,22 @@ std::vector<ModelCase> Models() {
         .index = "outlier"}},
       {"all windows", {.model_type = "mistral", .sliding_window = 24}},
       {"experts", {.model_type = "qwen3_moe", .num_experts = 6, .index = "outlier"}},
+      {"sinks",
+       {.head_dim = 64,
+        .model_type = "gpt_oss",
+        .attention_bias = true,
+        .sliding_window = 40,
+        .num_experts = 4,
+        .index = "outlier",
+        .tied = false}},
+      {"gemma",
+       {.num_layers = 3,
+        .num_kv_heads = 1,
+        .head_dim = 256,
+        .model_type = "gemma3_text",
+        .sliding_window = 40,
+        .window_layers = {true, false, true},
+        .index = "outlier"}},
   };
 }
 
@@ -249,7 +266,14 @@ class Speculation : public ::testing::TestWithParam<const char*> {
         return std::make_unique<Oracle>(texts.at(request.id), config.vocab_size, seed);
       };
     }
-    const Outcome drafted = Play(script, pauses, options);
+    const bool automatic = Chance(random, 0.3);
+    if (automatic) {
+      options.drafts.speculation = eta::Speculation::kAuto;
+      options.drafts.exact = true;
+      options.drafts.length = 0;
+    }
+    Outcome drafted = Play(script, pauses, options);
+    drafted.automatic = automatic;
     for (size_t i = 0; i < count; ++i) {
       const Answer& a = plain.answers[i];
       const Answer& b = drafted.answers[i];
@@ -278,10 +302,12 @@ TEST_P(Speculation, ChangesNoTokenNoProbabilityAndNoCount) {
   const bool reference = std::string_view(GetParam()) == "reference";
   const int rounds = Rounds(reference ? 10 : 40, 500);
   DraftCounts drafts;
+  int64_t automatic = 0;
   int32_t preemptions = 0;
   for (int i = 0; i < rounds && !HasFailure(); ++i) {
     const Outcome outcome = ExpectTheSame(static_cast<uint32_t>(i), 4);
     drafts.Add(outcome.drafts);
+    if (outcome.automatic) automatic += outcome.drafts.drafted;
     preemptions += outcome.preemptions;
   }
   EXPECT_GT(preemptions, 0);
@@ -291,10 +317,12 @@ TEST_P(Speculation, ChangesNoTokenNoProbabilityAndNoCount) {
   EXPECT_GT(drafts.kv_bytes_rejected, 0);
   EXPECT_GT(drafts.made, drafts.drafted / 5) << "about half of them by sparser reads";
   EXPECT_GT(drafts.kv_bytes_made, 0);
-  std::printf("%d requests, %lld of %lld drafts accepted, %lld rows made some, %d preemptions\n",
-              4 * rounds, static_cast<long long>(drafts.accepted),
-              static_cast<long long>(drafts.drafted), static_cast<long long>(drafts.made),
-              preemptions);
+  EXPECT_GT(automatic, 0);
+  std::printf(
+      "%d requests, %lld of %lld drafts accepted, %lld rows made some, %lld automatic, %d "
+      "preemptions\n",
+      4 * rounds, static_cast<long long>(drafts.accepted), static_cast<long long>(drafts.drafted),
+      static_cast<long long>(drafts.made), static_cast<long long>(automatic), preemptions);
 }
 
 TEST(SpeculationOfBoundAnswers, MasksBehindDraftsAreThoseOfTheTokens) {
