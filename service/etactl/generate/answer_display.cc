@@ -122,6 +122,11 @@ void AnswerDisplay::End() {
   std::fprintf(stderr, "%s\n", line.c_str());
   int layer = 0;
   for (const v1::LayerDensity& density : finished_->attention().layers()) {
+    // Others read their newest keys at least.
+    if (density.union_density() == 0.0) {
+      std::fprintf(stderr, "layer %2d: has a window\n", layer++);
+      continue;
+    }
     std::fprintf(stderr, "layer %2d: head density %.3f, union density %.3f\n", layer++,
                  density.head_density(), density.union_density());
   }

@@ -94,6 +94,15 @@ std::string StateName(v1::ServerState state) {
   }
 }
 
+// What layers see, of a model that has layers with windows; else empty.
+std::string Views(const v1::KvGeometry& kv) {
+  if (!kv.has_full_layers()) return "";
+  if (kv.full_layers() == 0) return absl::StrFormat("all layers see %d tokens\n", kv.window());
+  return absl::StrFormat("%d %s the whole context, the %s %d tokens\n", kv.full_layers(),
+                         kv.full_layers() == 1 ? "layer sees" : "layers see",
+                         kv.layers() - kv.full_layers() == 1 ? "other one" : "others", kv.window());
+}
+
 std::string Heading(const v1::Stats& stats) {
   const v1::ServerInfo& server = stats.server();
   const v1::KvGeometry& kv = server.kv();
@@ -106,10 +115,7 @@ std::string Heading(const v1::Stats& stats) {
       "%s records in %s\n",
       server.model_fingerprint().substr(0, kFingerprintDigits), kv.layers(), kv.query_heads(),
       kv.kv_heads(), kv.blocks(), kv.block_size(), kv.kv_dtype(), kv.index(), kv.index_dtype());
-  if (kv.has_full_layers()) {
-    absl::StrAppendFormat(&text, "%d layers see the whole context, the others %d tokens\n",
-                          kv.full_layers(), kv.window());
-  }
+  absl::StrAppend(&text, Views(kv));
   if (stats.has_tenant()) {
     absl::StrAppend(&text, "figures of tenant ", stats.tenant(), " only\n");
   }
@@ -397,9 +403,16 @@ LayerDensity DensityOf(const v1::LayerAttention& layer, const v1::LayerAttention
   return density;
 }
 
-std::string Layers(const v1::AttentionSeries& series, const v1::AttentionSeries* before) {
+std::string Layers(const v1::KvGeometry& kv, const v1::AttentionSeries& series,
+                   const v1::AttentionSeries* before) {
   Rows rows;
   for (int i = 0; i < series.layers_size(); ++i) {
+    if (kv.has_full_layers() && series.layers(i).keys_eligible() == 0 &&
+        series.totals().decode_steps() > 0) {
+      rows.push_back(
+          {absl::StrCat(i), "", "", absl::StrCat("sees ", kv.window(), " tokens"), "", ""});
+      continue;
+    }
     const bool compared = before != nullptr && i < before->layers_size();
     const LayerDensity density =
         DensityOf(series.layers(i), compared ? &before->layers(i) : nullptr);
@@ -554,7 +567,7 @@ std::string DescribeStats(const v1::Stats& stats, const v1::Stats* before) {
     const v1::AttentionSeries* earlier = Find(before, series);
     const bool idle =
         earlier != nullptr && earlier->totals().decode_steps() == series.totals().decode_steps();
-    absl::StrAppend(&text, Layers(series, idle ? nullptr : earlier));
+    absl::StrAppend(&text, Layers(stats.server().kv(), series, idle ? nullptr : earlier));
   }
   absl::StrAppend(&text, Latencies(stats), Tenants(stats), Reasons(stats), Uses(stats),
                   Profiles(stats), Calibrations(stats));

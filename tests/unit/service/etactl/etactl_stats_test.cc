@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 
 #include "service/etactl/view/stats_text.h"
 #include "service/etactl/view/terminal.h"
@@ -168,6 +169,33 @@ TEST(EtactlStats, SaysHowSparseItIsByProfileAndLayer) {
                       "############............  0.500\n"
                       "    1  ############............  0.500  0.000 to 1.000  "
                       "########################  1.000\n"),
+            std::string::npos)
+      << text;
+}
+
+TEST(EtactlStats, SaysWhatLayersSee) {
+  const auto heading = [](int layers, int full) {
+    v1::Stats stats;
+    v1::KvGeometry& kv = *stats.mutable_server()->mutable_kv();
+    kv.set_layers(layers);
+    kv.set_full_layers(full);
+    kv.set_window(176);
+    return DescribeStats(stats, nullptr);
+  };
+  for (const auto& [layers, full, words] :
+       {std::tuple(6, 2, "\n2 layers see the whole context, the others 176 tokens\n"),
+        std::tuple(6, 1, "\n1 layer sees the whole context, the others 176 tokens\n"),
+        std::tuple(2, 1, "\n1 layer sees the whole context, the other one 176 tokens\n"),
+        std::tuple(6, 0, "\nall layers see 176 tokens\n")}) {
+    EXPECT_NE(heading(layers, full).find(words), std::string::npos) << heading(layers, full);
+  }
+  v1::Stats stats = StatsOf(kAttention);
+  v1::KvGeometry& kv = *stats.mutable_server()->mutable_kv();
+  kv.set_full_layers(2);
+  kv.set_window(176);
+  stats.mutable_attention(0)->add_layers();
+  const std::string text = DescribeStats(stats, nullptr);
+  EXPECT_NE(text.find("    2                                   sees 176 tokens\n"),
             std::string::npos)
       << text;
 }

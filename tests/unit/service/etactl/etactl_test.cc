@@ -160,6 +160,18 @@ TEST(EtactlAnswer, SaysThatItWasCutOffAlsoToAProgram) {
   }
 }
 
+TEST(EtactlAnswer, ShowsDensitiesByLayerAndWhichHaveAWindow) {
+  AnswerDisplay display(GenerateFlags{});
+  ::testing::internal::CaptureStderr();
+  display.Show(
+      FromText<v1::GenerateResponse>("finished { attention { layers {} layers { head_density: 0.25 "
+                                     "union_density: 0.5 } } }"));
+  display.End();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("layer  0: has a window\n"
+                        "layer  1: head density 0.250, union density 0.500\n"));
+}
+
 TEST(EtactlRequest, ReadsTokenIdsFromAListOrAFile) {
   const std::string file = testing::TempDir() + "/etactl_ids.json";
   std::ofstream(file) << "[5, 6,\n 7]\n";
