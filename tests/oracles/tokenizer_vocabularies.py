@@ -155,6 +155,18 @@ def llama4():
     return of_tiktoken(ranks, ["<|begin_of_text|>", "<|eot|>"], O200K, "<|begin_of_text|>")
 
 
+def gpt_oss():
+    """OpenAI's o200k_base with Harmony's tokens. litellm names the file by its address's digest."""
+    folder = PACKAGES / "litellm/litellm_core_utils/tokenizers"
+    ranks = read_tiktoken(folder / "fb374d419588a4632f3f557e76b4b70aebbca790")
+    specials = ["<|startoftext|>", "<|endoftext|>"]
+    specials += [f"<|reserved_{199998 + i}|>" for i in range(2, 15)]
+    harmony = {4: "return", 5: "constrain", 7: "channel", 8: "start", 9: "end", 10: "message"}
+    for i, name in {**harmony, 14: "call"}.items():
+        specials[i] = f"<|{name}|>"
+    return of_tiktoken(ranks, specials, O200K)
+
+
 def qwen():
     ranks = read_tiktoken(PACKAGES / "dashscope/resources/qwen.tiktoken")
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -308,6 +320,7 @@ FAMILIES = {
     "Qwen": qwen,
     "Llama 3": llama3,
     "Llama 4": llama4,
+    "gpt-oss": gpt_oss,
     "Mistral Tekken": tekken,
     "Mistral v1": lambda: sentencepiece("tokenizer.model.v1"),
     "Mistral v2": lambda: sentencepiece("mistral_instruct_tokenizer_240216.model.v2"),
