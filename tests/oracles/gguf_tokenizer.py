@@ -45,7 +45,10 @@ def texts():
 
 def names():
     source = (ROOT / "engine/checkpoint/gguf/gguf_pre_tokenizers.cc").read_text(encoding="utf-8")
-    return re.findall(r'^ {8}\{"([^"]+)",', source, re.MULTILINE)
+    table = source[source.index("kPreTokenizers[]"):]
+    found = re.findall(r'^ *\{"([^"]+)",', table, re.MULTILINE)
+    assert len(found) > 30, f"{len(found)} names"
+    return found
 
 
 def write_model(path, source, pre):
