@@ -425,6 +425,26 @@ TEST_F(TensorListTest, BiasesAndNormsOfHeadsAreThoseOfTheFamily) {
   EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.k_norm.weight' is missing"));
 }
 
+// bad input: Weights | learned sinks missing, of another length | FAILED_PRECONDITION, the tensor
+//   named
+TEST_F(TensorListTest, EveryHeadHasASink) {
+  config_.sinks = true;
+  tensors_.clear();
+  for (const auto& [name, shape] : ExpectedTensors(config_)) {
+    tensors_[name] = {.dtype = DType::kBFloat16, .shape = shape, .begin = 0, .end = 0};
+  }
+  EXPECT_TRUE(ValidateTensors(config_, tensors_).ok());
+  tensors_.erase("model.layers.0.self_attn.sinks");
+  tensors_["model.layers.1.self_attn.sinks"].shape = {7};
+  tensors_["model.layers.2.self_attn.sinks"].shape = {4, 2};
+  const std::string message = Differences();
+  EXPECT_THAT(message, HasSubstr("3 differences"));
+  EXPECT_THAT(message, HasSubstr("'model.layers.0.self_attn.sinks' is missing"));
+  EXPECT_THAT(message, HasSubstr("'model.layers.1.self_attn.sinks' has shape [7], expected [8]"));
+  EXPECT_THAT(message,
+              HasSubstr("'model.layers.2.self_attn.sinks' has shape [4, 2], expected [8]"));
+}
+
 // bad input: Weights | a router or an expert missing, an expert or a shape too many |
 //   FAILED_PRECONDITION, the tensor named
 TEST_F(TensorListTest, EveryExpertIsNamed) {

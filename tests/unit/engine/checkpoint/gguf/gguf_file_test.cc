@@ -228,8 +228,8 @@ TEST_F(GgufFileTest, TensorsOverAPieceOfTheFileAreWhole) {
   EXPECT_EQ(Floats(file.Read(name)), tiny.tensors.at(name));
 }
 
-// bad input: GGUF | unknown architecture, keys or tensors; experts | UNIMPLEMENTED,
-//   named
+// bad input: GGUF | unknown architecture, keys or tensors; experts of architecture llama |
+//   UNIMPLEMENTED, named
 TEST_F(GgufFileTest, WhatIsNotKnownIsRefusedByName) {
   const auto with = [](const std::function<void(GgufWriter&)>& change) {
     TinyGguf tiny;
