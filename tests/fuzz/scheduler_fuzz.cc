@@ -1,6 +1,6 @@
-// Any sequence of arrivals, cancellations, slow readers and steps, carried out as the batcher does
-// it: no plan spends blocks, rows or slots that are not there, every block that was taken is given
-// back, and what can go on ends.
+// Any sequence of arrivals, cancellations, slow readers, drafts and steps, carried out as the
+// batcher does it: no plan spends blocks, rows or slots that are not there, drafts take only what
+// is free, every block that was taken is given back, and what can go on ends.
 //
 // Input: the pool's and the step's sizes, the tenants, then operations of a byte and what they
 // need.
@@ -34,7 +34,14 @@ struct Sequence {
   bool slow = false;     // its reader
   int paused_steps = 0;  // so long without a slot; 0: it has one
   bool started = false;
+  // Of drafts behind its newest token: how many there are, how many its rows are to make in all,
+  // and how many of them will hold.
+  int32_t drafts = 0;
+  int32_t to_make = 0;
+  int32_t holds = 0;
   std::vector<int32_t> blocks;
+
+  bool decodes() const { return computed >= prompt && computed + 1 == tokens; }
 };
 using SequencePtr = std::unique_ptr<Sequence>;
 
@@ -78,6 +85,18 @@ class Host {
 
   void TogglePause(InputReader& reader) {
     if (SequencePtr* const one = PickOne(reader)) (*one)->slow = !(*one)->slow;
+  }
+
+  // Proposes drafts, or has rows of the sequence make them.
+  void Draft(InputReader& reader) {
+    SequencePtr* const one = PickOne(reader);
+    if (one == nullptr || !(*one)->decodes()) return;
+    Sequence& sequence = **one;
+    const int32_t drafts = std::min(reader.Int(0, 15), sequence.most - sequence.tokens - 1);
+    const bool makes = reader.Bool();
+    sequence.drafts = makes ? 0 : drafts;
+    sequence.to_make = makes ? drafts : 0;
+    sequence.holds = reader.Int(0, 15);
   }
 
   void Step() {
@@ -182,6 +201,7 @@ class Host {
   eta::SchedulerInput Input() const {
     eta::SchedulerInput input;
     input.available_blocks = pool_.num_available();
+    input.free_blocks = pool_.num_free();
     input.references = pool_.references();
     input.block_size = block_size_;
     input.max_running = max_running_;
@@ -190,15 +210,18 @@ class Host {
     input.tenants = tenants_;
     input.current_tenant = current_tenant_;
     for (const SequencePtr& sequence : running_) {
-      input.running.push_back({.rank = sequence->rank,
-                               .num_tokens = sequence->tokens,
-                               .num_computed = sequence->computed,
-                               .blocks = sequence->blocks,
-                               .paused = sequence->paused_steps > 0,
-                               .tenant = sequence->tenant,
-                               .kv_tokens = sequence->most,
-                               .yields = sequence->paused_steps > 2,
-                               .replays = sequence->computed >= sequence->prompt});
+      input.running.push_back(
+          {.rank = sequence->rank,
+           .num_tokens = sequence->tokens,
+           .num_computed = sequence->computed,
+           .blocks = sequence->blocks,
+           .paused = sequence->paused_steps > 0,
+           .tenant = sequence->tenant,
+           .kv_tokens = sequence->most,
+           .yields = sequence->paused_steps > 2,
+           .replays = sequence->computed >= sequence->prompt,
+           .drafts = sequence->paused_steps > 0 ? 0 : sequence->drafts,
+           .makes_draft = sequence->paused_steps == 0 && sequence->drafts < sequence->to_make});
     }
     for (const SequencePtr& sequence : waiting_) input.waiting.push_back(Describe(*sequence));
     return input;
@@ -235,9 +258,12 @@ class Host {
       if (static_cast<size_t>(work.index) >= input.running.size()) continue;
       const eta::RunningSequence& sequence = input.running[static_cast<size_t>(work.index)];
       Require(!sequence.paused || work.num_rows == 0);
-      Require(work.num_rows <= sequence.num_tokens - sequence.num_computed);
+      const int32_t left = sequence.num_tokens - sequence.num_computed;
+      Require(work.num_rows <= left + (sequence.replays && left == 1 ? sequence.drafts : 0));
+      Require(!work.makes_draft || (work.num_rows == 1 && sequence.makes_draft));
       decode_rows += sequence.replays ? work.num_rows : 0;
     }
+    CheckDrafts(input, plan);
     Require(decode_rows <= input.max_decode_rows);
     Require(rows <= input.max_step_tokens && plan.spare_blocks >= 0);
     size_t slots = plan.admitted.size();
@@ -252,6 +278,23 @@ class Host {
     }
   }
 
+  // Blocks for drafts are taken while nobody lacks any, of those that cache nothing.
+  static void CheckDrafts(const eta::SchedulerInput& input, const eta::StepPlan& plan) {
+    int64_t blocks = 0, of_drafts = 0;
+    for (const int32_t i : plan.admitted) {
+      blocks += input.waiting[static_cast<size_t>(i)].blocks_needed;
+    }
+    for (const eta::StepPlan::Work& work : plan.work) {
+      blocks += work.new_blocks;
+      if (static_cast<size_t>(work.index) >= input.running.size()) continue;
+      const eta::RunningSequence& sequence = input.running[static_cast<size_t>(work.index)];
+      const auto held = static_cast<int32_t>(sequence.blocks.size());
+      const int32_t needed = eta::BlocksFor(sequence.num_tokens, input.block_size) - held;
+      of_drafts += work.new_blocks - std::max(0, needed);
+    }
+    Require(of_drafts == 0 || (blocks <= input.free_blocks && !plan.short_of_blocks));
+  }
+
   void Apply(const eta::StepPlan& plan) {
     std::vector<Sequence*> sequences;
     for (const SequencePtr& sequence : running_) sequences.push_back(sequence.get());
@@ -264,6 +307,7 @@ class Host {
       SequencePtr& sequence = running_[static_cast<size_t>(i)];
       FreeBlocks(*sequence);
       sequence->computed = 0;
+      sequence->drafts = sequence->to_make = 0;
       Queue(std::move(sequence));
     }
     std::erase(running_, nullptr);
@@ -274,8 +318,15 @@ class Host {
     }
     for (const eta::StepPlan::Work& work : plan.work) {
       Sequence& sequence = *sequences[static_cast<size_t>(work.index)];
-      Grow(sequence, work.new_blocks);
-      Compute(sequence, work.num_rows);
+      const int32_t behind = work.makes_draft ? sequence.drafts : 0;
+      const size_t before = sequence.blocks.size();
+      LayOut(sequence, sequence.computed + std::max(1, work.num_rows) + behind);
+      Require(sequence.blocks.size() <= before + static_cast<size_t>(work.new_blocks));
+      if (work.makes_draft) {
+        ++sequence.drafts;
+      } else {
+        Compute(sequence, work.num_rows);
+      }
     }
     std::erase_if(running_, [&](const SequencePtr& sequence) {
       if (sequence->tokens < sequence->most) return false;
@@ -297,9 +348,26 @@ class Host {
     sequence.paused_steps = 0;
   }
 
+  // Blocks for its tokens and for its rows; those of drafts that do not go on are given back.
+  void LayOut(Sequence& sequence, int32_t rows_end) {
+    const int32_t wanted = eta::BlocksFor(std::max(sequence.tokens, rows_end), block_size_);
+    Shrink(sequence, wanted);
+    Grow(sequence, wanted - static_cast<int32_t>(sequence.blocks.size()));
+  }
+  void Shrink(Sequence& sequence, int32_t blocks) {
+    const int32_t more = static_cast<int32_t>(sequence.blocks.size()) - blocks;
+    pool_.ReleaseLast(std::max(0, more), sequence.blocks);
+  }
+
+  // Rows behind the newest token's are of drafts, of which the first ones hold.
   void Compute(Sequence& sequence, int32_t rows) {
     const int32_t before = sequence.computed / block_size_;
-    sequence.computed += rows;
+    const int32_t drafts = std::max(0, sequence.computed + rows - sequence.tokens);
+    const int32_t held = std::min(drafts, sequence.holds);
+    sequence.tokens += held;
+    sequence.computed += rows - drafts + held;
+    if (rows > 0) sequence.drafts = sequence.to_make = 0;
+    if (drafts > 0) Shrink(sequence, eta::BlocksFor(sequence.computed, block_size_));
     Require(sequence.computed <= sequence.tokens);
     Require(sequence.computed <= static_cast<int32_t>(sequence.blocks.size()) * block_size_);
     const int32_t full = std::min(sequence.computed, sequence.prompt) / block_size_;
@@ -338,6 +406,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         break;
       case 4:
         host.TogglePause(reader);
+        break;
+      case 5:
+        host.Draft(reader);
         break;
       default:
         host.Step();
