@@ -62,8 +62,8 @@ options_of() {
     backends) echo -max_len=256 ;;
     scheduler) echo -max_len=512 ;;
     profile_names) echo -max_len=1024 ;; # four names of 255 bytes at most
-    # Small files do; and without weights of inputs 2,300 a second are run, with them 1,400.
-    checkpoint) printf '%s\n' -max_len=2048 -entropic=0 ;;
+    # The smallest whole GGUF file takes 3,500 bytes; and without weights of inputs more are run.
+    checkpoint) printf '%s\n' -max_len=4096 -entropic=0 ;;
     tokenizer_text) echo -max_len=512 ;; # five times the size at which its algorithm changes
     answer_reader | text_stream) echo -max_len=4096 ;;
     *) echo -max_len=8192 ;;

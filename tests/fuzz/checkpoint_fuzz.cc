@@ -1,6 +1,6 @@
-// Any files as a checkpoint's folder, and one of them as a GGUF file: refused, or a checkpoint
-// whose every tensor can be read, whole and from the file that the index names, and which has the
-// same fingerprint when opened again.
+// Any files as a checkpoint's folder, and one or two of them as GGUF files: refused, or a
+// checkpoint whose every tensor can be read, whole and from the file that the index names, and
+// which has the same fingerprint when opened again.
 //
 // Input: files one after another, each as a line of its name's number and its form, then its
 // contents up to a line "----". Form "h": a safetensors header, to which the length is put in front
@@ -36,7 +36,7 @@ using eta::fuzz::Require;
 using eta::fuzz::RequireReadable;
 
 constexpr uint64_t kMaxDataBytes = 4096;
-constexpr std::array<const char*, 14> kNames = {"config.json",
+constexpr std::array<const char*, 16> kNames = {"config.json",
                                                 "tokenizer.model",
                                                 "model.safetensors",
                                                 "model.safetensors.index.json",
@@ -49,7 +49,9 @@ constexpr std::array<const char*, 14> kNames = {"config.json",
                                                 "tokenizer_config.json",
                                                 "chat_template.jinja",
                                                 "generation_config.json",
-                                                "model.gguf"};
+                                                "model.gguf",
+                                                "model-00001-of-00002.gguf",
+                                                "model-00002-of-00002.gguf"};
 
 // Where the data of a header's tensors ends, as far as digits in it say: the largest number that is
 // not too large.
@@ -168,7 +170,8 @@ void CheckOpened(const eta::Checkpoint& checkpoint, const std::string& path) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const eta::TempFolder folder(eta::FastParent());
   WriteFiles(folder, {reinterpret_cast<const char*>(data), size});
-  for (const std::string& path : {folder.path(), folder.path() + "/model.gguf"}) {
+  for (const char* const name : {"", "/model.gguf", "/model-00001-of-00002.gguf"}) {
+    const std::string path = folder.path() + name;
     const auto checkpoint = eta::Checkpoint::Open(path);
     if (checkpoint.ok()) {
       CheckOpened(*checkpoint, path);
