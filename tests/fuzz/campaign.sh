@@ -11,9 +11,9 @@ usage: tests/fuzz/campaign.sh [options] [TARGET...]     (without names: all targ
   --parallel=P   targets at a time (default 2)
   --timeout=S    an input that takes longer is a failure (default 1)
   --build=DIR    build folder (default build/fuzz); --no-build takes the binaries that are there
-An input that crashes, leaks, hangs or takes over 256 MB is kept in DIR/artifacts/TARGET and named;
-the script goes on and ends with 1. What is found on the way stays in DIR/corpus/TARGET; minimise.sh puts
-what is worth it into the repository.
+An input that crashes, leaks, hangs or takes over 256 MB (384 of templates) is kept in
+DIR/artifacts/TARGET and named; the script goes on and ends with 1. What is found on the way stays
+in DIR/corpus/TARGET; minimise.sh puts what is worth it into the repository.
 TEXT
 }
 
@@ -66,6 +66,8 @@ options_of() {
     checkpoint) printf '%s\n' -max_len=4096 -entropic=0 ;;
     tokenizer_text) echo -max_len=512 ;; # five times the size at which its algorithm changes
     answer_reader | text_stream) echo -max_len=4096 ;;
+    # A text of the 64 MiB that a template may hold is twice there while it grows.
+    chat_template) printf '%s\n' -max_len=8192 -rss_limit_mb=384 ;;
     *) echo -max_len=8192 ;;
   esac
 }
@@ -75,7 +77,7 @@ run_one() {
   mkdir -p "$found" "$bad" "$kept" "$build/logs"
   tar -xf "$root/tests/fuzz/corpus/$name.tar" -C "$kept"
   mapfile -t options < <(options_of "$name")
-  "$build/bin/${name}_fuzz" "${options[@]}" -timeout="$timeout" -rss_limit_mb=256 \
+  "$build/bin/${name}_fuzz" -timeout="$timeout" -rss_limit_mb=256 "${options[@]}" \
     -max_total_time="$seconds" -runs="$runs" -print_final_stats=1 -artifact_prefix="$bad/" \
     "$found" "$kept" >"$build/logs/$name.log" 2>&1
 }
