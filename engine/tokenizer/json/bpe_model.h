@@ -12,10 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "engine/tokenizer/json/tokenizer_file.h"
-#include "engine/tokenizer/json/word_cache.h"
 #include "engine/tokenizer/pair_table.h"
 #include "engine/tokenizer/symbol_merger.h"
 #include "engine/tokenizer/text/unicode.h"
+#include "engine/tokenizer/word_cache.h"
 
 namespace eta {
 

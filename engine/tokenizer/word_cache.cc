@@ -1,4 +1,4 @@
-#include "engine/tokenizer/json/word_cache.h"
+#include "engine/tokenizer/word_cache.h"
 
 #include <algorithm>
 #include <cstring>
