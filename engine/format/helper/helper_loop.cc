@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +23,7 @@
 namespace eta {
 namespace {
 
-constexpr int kPoliteness = 5;  // nice: steps go first where CPUs are short
+constexpr int kPoliteness = 5;  // above the server's nice: steps go first where CPUs are short
 constexpr char kMostLikelyKilled[] = "1000";
 
 // It ends with the thread that forked it, even where that dies by a signal.
@@ -191,7 +190,7 @@ void RunHelper(const FormatHelperOptions& options, pid_t server, Descriptor sock
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) std::signal(signal, SIG_IGN);
   OfferToBeKilled();
   LeaveFiles(socket.get());
-  setpriority(PRIO_PROCESS, 0, kPoliteness);
+  [[maybe_unused]] const int level = nice(kPoliteness);
   sigset_t ended;
   sigemptyset(&ended);
   sigaddset(&ended, SIGCHLD);

@@ -1,9 +1,11 @@
 // What a helper process does with formats that are good, bad, endless and hostile.
 #include "engine/format/helper/format_helper.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -182,6 +184,18 @@ TEST_F(FormatHelperTest, HasNothingOpenOfTheServer) {
   const std::string folder = "/proc/" + std::to_string(helper_->pid()) + "/fd";
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++open;
   EXPECT_EQ(open, 5);  // three times nothing, the server's socket, and news of children
+}
+
+TEST_F(FormatHelperTest, GivesWayToAServerThatGivesWay) {
+  // A level is one thread's, and what it starts has it too.
+  std::thread([this] {
+    [[maybe_unused]] const int level = nice(3);
+    const int server = getpriority(PRIO_PROCESS, 0);
+    Start({});
+    ExpectWell();
+    EXPECT_EQ(getpriority(PRIO_PROCESS, static_cast<id_t>(helper_->pid())),
+              std::min(server + 5, 19));
+  }).join();
 }
 
 TEST_F(FormatHelperTest, GivesUpRights) {
