@@ -63,7 +63,7 @@ AnswerPart AnswerReader::Finish() {
       held_.clear();
       break;
     }
-    BreakCall(part);
+    BreakCall(scanner_->whole_calls(), part);
     while (!held_.empty() && Step(part)) {
     }
   }
@@ -173,7 +173,7 @@ void AnswerReader::BeginCall(size_t at) {
 bool AnswerReader::Call(AnswerPart& part) {
   const CallScanner::State state = scanner_->Scan(std::string_view(held_).substr(call_at_));
   if (state == CallScanner::State::kBroken) {
-    BreakCall(part);
+    BreakCall(/*kept=*/0, part);
     return true;
   }
   TellCalls(part);
@@ -217,15 +217,20 @@ void AnswerReader::KeepCalls() {
 }
 
 // What follows the mark may hold a call of its own.
-void AnswerReader::BreakCall(AnswerPart& part) {
+void AnswerReader::BreakCall(size_t kept, AnswerPart& part) {
   TellCalls(part);  // so that indices do not depend on how the answer is cut
-  const auto pending = static_cast<int32_t>(pending_.size());
-  for (int32_t i = next_index_ - pending; i < next_index_; ++i) {
+  const auto withdrawn = static_cast<int32_t>(pending_.size() - kept);
+  for (int32_t i = next_index_ - withdrawn; i < next_index_; ++i) {
     CallDelta& delta = part.calls.emplace_back();
     delta.index = i;
     delta.withdrawn = true;
   }
-  pending_.clear();
+  pending_.resize(kept);
+  if (kept > 0) {
+    held_.erase(0, call_at_ + scanner_->whole_end());
+    KeepCalls();
+    return;
+  }
   scanner_.reset();
   after_call_ = false;
   if (options_.form.calls == CallSyntax::kBare) {

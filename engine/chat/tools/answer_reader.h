@@ -2,8 +2,8 @@
 //
 // A call is told as soon as its tool is known and its arguments begin, and goes on as they come.
 // Where it breaks, or the answer ends in its middle, it is withdrawn, and what it was made of is
-// text. So nothing gets lost but marks and the white space beside them. However the answer is cut,
-// what comes out is the same.
+// text; calls before it in a list that the end cut stay calls. So nothing gets lost but marks and
+// the white space beside them. However the answer is cut, what comes out is the same.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ class AnswerReader {
   bool Call(AnswerPart& part);
   bool Plain(AnswerPart& part);
   void BeginCall(size_t at);
-  void BreakCall(AnswerPart& part);
+  // Its first `kept` calls stay calls.
+  void BreakCall(size_t kept, AnswerPart& part);
   void TellCalls(AnswerPart& part);
   void KeepCalls();
   // Moves the first `bytes` of what is held to a text.

@@ -81,7 +81,10 @@ CallScanner::State CallScanner::Object(char c) {
   Call& call = calls_.back();
   if (call.name.empty()) call.name = object_->name();
   if (object_->arguments().size() > call.arguments.size()) call.arguments += c;
-  return state == State::kDone ? Go(Phase::kAfter) : state;
+  if (state != State::kDone) return state;
+  whole_calls_ = calls_.size();
+  whole_end_ = at_;
+  return Go(Phase::kAfter);
 }
 
 CallScanner::State CallScanner::After(std::string_view marked) {
@@ -97,6 +100,7 @@ CallScanner::State CallScanner::After(std::string_view marked) {
   ++at_;
   if (form_.calls == CallSyntax::kBare) return c == ';' ? Go(Phase::kItem) : State::kBroken;
   if (c == ']') return Go(Phase::kDone);
+  whole_end_ = at_;
   return c == ',' ? Go(Phase::kItem) : State::kBroken;
 }
 

@@ -34,6 +34,9 @@ class CallScanner {
   State Scan(std::string_view marked);
   // Whether `marked`, all that comes, is calls.
   bool EndsWell(std::string_view marked) const;
+  // Of a list that is not at its end yet: how many calls of it are, and where what follows begins.
+  size_t whole_calls() const { return array_ ? whole_calls_ : 0; }
+  size_t whole_end() const { return whole_end_; }
 
   // Bytes that were looked at: once it is done, those of the calls.
   size_t position() const { return at_; }
@@ -67,6 +70,8 @@ class CallScanner {
   std::optional<CallObject> object_;
   std::optional<JsonCursor> json_;
   std::vector<Call> calls_;
+  size_t whole_calls_ = 0;
+  size_t whole_end_ = 0;
 };
 
 }  // namespace eta

@@ -177,13 +177,30 @@ TEST(AnswerReader, MistralCallsInListsOrByName) {
               ElementsAre(R"(weather {"a": 1})", "get.time {}"));
   EXPECT_EQ(Read(options, "So:" + named).text, "So:");
   for (const std::string& answer :
-       {"[TOOL_CALLS][" + std::string(kCall), std::string("[TOOL_CALLS][]"),
+       {"[TOOL_CALLS][" + std::string(kCall) + " and", std::string("[TOOL_CALLS][]"),
+        "[TOOL_CALLS][" + std::string(kCall).substr(0, 40),
         std::string("[TOOL_CALLS]nobody[ARGS]{}"), std::string("[TOOL_CALLS]weather[ARGS]{"),
         std::string("[TOOL_CALLS]weather {}"), std::string("[TOOL_CALLS][ARGS]{}")}) {
     const Reading read = Read(options, answer);
     EXPECT_EQ(read.text, answer);
     EXPECT_THAT(read.kept, IsEmpty()) << answer;
   }
+}
+
+TEST(AnswerReader, OfAListThatTheEndCutWholeCallsStay) {
+  const auto options = Options(CallSyntax::kMistral);
+  const std::string begin = "So: [TOOL_CALLS] [" + std::string(kCall);
+  const std::string next = R"({"name": "get.time", "arguments": {"a)";
+  for (const char* const between : {"", " ", ",", " , "}) {
+    const Reading read = Read(options, begin + between);
+    EXPECT_THAT(read.calls, ElementsAre(R"(weather {"city": "Paris"})"));
+    EXPECT_THAT(read.kept, SizeIs(1));
+    EXPECT_EQ(read.text, "So:");
+  }
+  const Reading cut = Read(options, begin + "," + next);
+  EXPECT_THAT(cut.calls, ElementsAre(R"(weather {"city": "Paris"})", "-get.time {\"a"));
+  EXPECT_THAT(cut.kept, SizeIs(1));
+  EXPECT_EQ(cut.text, "So:" + next);
 }
 
 TEST(AnswerReader, ShortIdsAreOfNineCharacters) {
