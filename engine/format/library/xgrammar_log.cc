@@ -3,11 +3,20 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace eta {
 namespace {
 
 thread_local XgrammarWarnings* warnings = nullptr;
+
+// Of "Check failed: (code of the library) is false: reason" the reason.
+std::string WithoutCode(const std::string& message) {
+  constexpr std::string_view kEnd = ") is false: ";
+  const size_t end = message.find(kEnd);
+  if (message.rfind("Check failed: (", 0) != 0 || end == std::string::npos) return message;
+  return message.substr(end + kEnd.size());
+}
 
 }  // namespace
 
@@ -31,7 +40,7 @@ namespace xgrammar {
 void LogMessageImpl(const std::string& file, int, int level, const std::string& message);
 
 void LogFatalImpl(const std::string&, int, const std::string& message) {
-  throw std::runtime_error(message);
+  throw std::runtime_error(eta::WithoutCode(message));
 }
 
 void LogMessageImpl(const std::string& file, int, int level, const std::string& message) {
