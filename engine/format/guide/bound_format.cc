@@ -1,11 +1,13 @@
 #include "engine/format/guide/bound_format.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/utf8.h"
 #include "engine/format/guide/reasoning_guide.h"
 #include "engine/format/schema/answer_check.h"
 
@@ -51,6 +53,11 @@ absl::StatusOr<std::string_view> BoundFormat::BoundPart(std::string_view answer)
 absl::Status BoundFormat::Check(std::string_view answer) const {
   if (parts_.by_tokens) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::string_view bound, BoundPart(answer));
+  // Beside tags a model writes freely: bytes that are no text become U+FFFD, as without a format.
+  if (parts_.format.kind != AnswerFormatKind::kStructuralTag) {
+    const std::optional<size_t> broken = FirstInvalidUtf8(bound);
+    if (broken) return AnswerInvalid(absl::StrCat("it is not UTF-8 at byte ", *broken));
+  }
   switch (parts_.format.kind) {
     case AnswerFormatKind::kJsonSchema:
       return CheckAnswer(parts_.format.source, bound);

@@ -26,7 +26,8 @@ class BoundFormat final : public CompiledFormat {
   const AnswerFormat& format() const override { return parts_.format; }
   std::unique_ptr<AnswerGuide> NewGuide(bool in_reasoning) const override;
   // A schema is judged by our own validator and choices by comparison; the other kinds anew by the
-  // library, on the text. `answer` shows special tokens where the format has markers of reasoning.
+  // library, on the text. Whatever that says it must be UTF-8, but for free text beside structural
+  // tags. `answer` shows special tokens where the format has markers of reasoning.
   absl::Status Check(std::string_view answer) const override;
   size_t bytes() const override;
 

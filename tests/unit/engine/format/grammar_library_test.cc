@@ -18,72 +18,19 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/base/status_reason.h"
 #include "tests/testing/engine/fake_library.h"
+#include "tests/unit/engine/format/grammar_library_fixture.h"
 
 namespace eta {
 namespace {
 
 using Kind = AnswerFormatKind;
 using testing::Has;
+using testing::IsFollowedExactly;
 using testing::MaskOf;
 using testing::SmallVocabulary;
 using testing::TokenOf;
 
-class GrammarLibraryTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!HasGrammarLibrary()) GTEST_SKIP() << "built without formats of answers";
-    auto made = MakeGrammarLibrary(vocabulary_);
-    ASSERT_TRUE(made.ok()) << made.status();
-    library_ = *std::move(made);
-  }
-
-  std::shared_ptr<const CompiledFormat> Make(const AnswerFormat& format) const {
-    const auto compiled = library_->Compile(format);
-    EXPECT_TRUE(compiled.ok()) << compiled.status();
-    if (!compiled.ok()) return nullptr;
-    auto read = library_->Read(format, *compiled);
-    EXPECT_TRUE(read.ok()) << read.status();
-    return read.value_or(nullptr);
-  }
-  std::string Refusal(const AnswerFormat& format) const {
-    const auto compiled = library_->Compile(format);
-    EXPECT_EQ(compiled.status().code(), absl::StatusCode::kInvalidArgument) << compiled.status();
-    return std::string(compiled.status().message());
-  }
-
-  // Whether the tokens of single bytes may follow each other and end there; the mask and the guide
-  // must agree.
-  bool Takes(const CompiledFormat& format, std::string_view text) const {
-    const auto guide = format.NewGuide(/*in_reasoning=*/false);
-    for (const char c : text) {
-      const int32_t token = TokenOf(vocabulary_, std::string_view(&c, 1));
-      const auto mask = MaskOf(*guide, vocabulary_);
-      const bool taken = guide->Accept(token);
-      EXPECT_EQ(Has(mask, token), taken) << text << " at " << c;
-      if (!taken) return false;
-    }
-    const bool ends = Has(MaskOf(*guide, vocabulary_), vocabulary_.ends[0]);
-    EXPECT_EQ(ends, guide->Complete()) << text;
-    return ends;
-  }
-  // By the mask, and by the check of a whole answer alike.
-  void Expect(const AnswerFormat& format, const std::vector<std::string_view>& good,
-              const std::vector<std::string_view>& bad) const {
-    const auto made = Make(format);
-    ASSERT_NE(made, nullptr);
-    for (const std::string_view text : good) {
-      EXPECT_TRUE(Takes(*made, text)) << text;
-      EXPECT_TRUE(made->Check(text).ok()) << text << ": " << made->Check(text);
-    }
-    for (const std::string_view text : bad) {
-      EXPECT_FALSE(Takes(*made, text)) << text;
-      EXPECT_EQ(Reason(made->Check(text)), "ANSWER_INVALID") << text;
-    }
-  }
-
-  const FormatVocabulary vocabulary_ = SmallVocabulary();
-  std::unique_ptr<GrammarLibrary> library_;
-};
+class GrammarLibraryTest : public testing::GrammarLibraryFixture {};
 
 TEST_F(GrammarLibraryTest, Schemas) {
   Expect(
@@ -113,35 +60,6 @@ TEST_F(GrammarLibraryTest, RegularExpressions) {
          {"A-1", "AB-", "xAB-1", "AB-1x"});
   // They match from end to end, whatever anchors say.
   Expect({.kind = Kind::kRegex, .source = "^foo$"}, {"foo"}, {"foox", "xfoo"});
-}
-
-TEST_F(GrammarLibraryTest, SetsOfRegularExpressionsAreThoseOfJavaScript) {
-  Expect({.kind = Kind::kRegex, .source = "a.b"}, {"a.b", "a b", "a\u00e9b"}, {"a\nb", "ab"});
-  Expect({.kind = Kind::kRegex, .source = "a[.]b"}, {"a.b"}, {"axb"});
-  Expect({.kind = Kind::kRegex, .source = "a\\.b"}, {"a.b"}, {"axb"});
-  Expect({.kind = Kind::kRegex, .source = "a[\\].]b"}, {"a]b", "a.b"}, {"axb", "a\\b"});
-  Expect({.kind = Kind::kRegex, .source = "a[^\\s_]b"}, {"axb"}, {"a_b", "a b", "a\nb"});
-  struct Case {
-    const char* regex;
-    std::string_view good, bad;  // what may stand between a and b, character by character
-  };
-  for (const Case& one : {Case{"a.b", " \t\v.", "\n\r"}, Case{"a\\sb", " \t\n\v\f\r", "x"},
-                          Case{"a\\Sb", "x_", " \t\n\v\f\r"}, Case{"a[\\s_]b", " _\n", "x"},
-                          Case{"a[\\S ]b", "x ", "\n\t"}, Case{"a[\\s\\S]b", "x \n", ""}}) {
-    const auto format = Make({.kind = Kind::kRegex, .source = one.regex});
-    const auto takes = [&](std::string_view text) { return format->Check(text).ok(); };
-    for (const char c : one.good)
-      EXPECT_TRUE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
-    for (const char c : one.bad)
-      EXPECT_FALSE(takes(std::string{'a', c, 'b'})) << one.regex << " " << int{c};
-    const bool spaces = one.good.find('\n') != std::string_view::npos;
-    for (const std::string text : {"a\u2028b", "a\u2029b"}) EXPECT_EQ(takes(text), spaces);
-  }
-  const auto word = Make({.kind = Kind::kRegex, .source = "\\S+"});
-  EXPECT_FALSE(word->Check("a\u3000b").ok());
-  EXPECT_TRUE(word->Check("a\u3001b").ok());
-  EXPECT_NE(Refusal({.kind = Kind::kRegex, .source = "..(a"}).find("position 5"),
-            std::string::npos);
 }
 
 // bad input: Formats of answers | a regular expression with look-around, references back, flags,
@@ -224,28 +142,6 @@ TEST_F(GrammarLibraryTest, AStructuralTagMayNameSpecialTokens) {
   EXPECT_FALSE(guide->Accept(tool));
   ASSERT_TRUE(guide->Accept(TokenOf(vocabulary_, "ab")));
   EXPECT_TRUE(guide->Complete());
-}
-
-// An answer drawn at random: before each of its tokens, those in the mask are those that the guide
-// takes. Returns whether it is complete.
-bool IsFollowedExactly(const CompiledFormat& format, const FormatVocabulary& vocabulary) {
-  const auto guide = format.NewGuide(/*in_reasoning=*/false);
-  uint64_t random = 1;
-  for (int length = 0; length < 60; ++length) {
-    const auto mask = MaskOf(*guide, vocabulary);
-    std::vector<int32_t> allowed;
-    for (int32_t id = 0; id < vocabulary.size; ++id) {
-      const bool taken = guide->Accept(id);
-      if (taken) guide->Rollback(1);
-      EXPECT_EQ(Has(mask, id), taken) << length << ": " << vocabulary.Bytes(id);
-      if (taken && id != vocabulary.ends[0]) allowed.push_back(id);
-    }
-    EXPECT_EQ(MaskOf(*guide, vocabulary), mask);
-    if (allowed.empty()) break;
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    EXPECT_TRUE(guide->Accept(allowed[(random >> 33) % allowed.size()]));
-  }
-  return guide->Complete();
 }
 
 TEST_F(GrammarLibraryTest, MasksAreThoseOfTheGuideAfterEveryToken) {
