@@ -35,6 +35,7 @@ TEST(ChatLimits, LoopsWithinLoopsTakeSteps) {
                   "limit of 4194304 steps");
   ExpectExhausted("{% for a in range(9999) %}{% set x = 'a' * 99999 %}{% endfor %}", "steps");
   ExpectExhausted("{% set l = range(99999)|list %}{{ l|unique|list }}", "steps");
+  ExpectExhausted("{{ ('a' * 20000000)|upper|length }}", "steps");
 }
 
 // bad input: Chat templates | a huge `range()` | INVALID_ARGUMENT, field `chat`; 100,000 items
