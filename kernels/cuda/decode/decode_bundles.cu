@@ -5,8 +5,8 @@
 // Rows of one sequence that read everything, or a window, read the same blocks but for their newest
 // keys. So up to 32 pairs (row, head of the group) are the columns of one list, which is read once,
 // and at its end every column has its own last key. Products of few heads are padded to 8 columns
-// anyway. Two halves of a thread block share more than 8 (decode_stages.cuh). Rows that select have a
-// list each, as in decode_attention.cu.
+// anyway. Two halves of a thread block share more than 8 (decode_stages.cuh). Rows that select have
+// a list each, as in decode_attention.cu.
 
 #include <algorithm>
 #include <type_traits>

@@ -2,8 +2,8 @@
 // them.
 //
 // A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
-// there to kMostPackedRows: how K is cut follows from the weight, the device and the kernel, and the
-// columns of a tensor core's product do not meet.
+// there to kMostPackedRows: how K is cut follows from the weight, the device and the kernel, and
+// the columns of a tensor core's product do not meet.
 #pragma once
 
 #include <cstdint>

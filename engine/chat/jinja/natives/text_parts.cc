@@ -68,7 +68,7 @@ Value InCase(Heap& heap, const Text& text, Casing casing) {
   TextBuilder out(heap);
   std::string piece;
   heap.Work(bytes.size() / 4);  // a character takes four times as long as where text is copied
-  bool inside = false;  // of a word, whose first character has been seen
+  bool inside = false;          // of a word, whose first character has been seen
   for (size_t at = 0; at < bytes.size() && !heap.exhausted(); at += Utf8Length(bytes[at])) {
     const char32_t c = Utf8At(bytes, at);
     const bool upper = casing == Casing::kUpper;
