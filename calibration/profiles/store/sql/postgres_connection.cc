@@ -195,9 +195,14 @@ void PostgresConnection::Rollback() {
   if (!lost() && PQtransactionStatus(handle_.get()) != PQTRANS_IDLE) Execute("ROLLBACK");
 }
 
-void PostgresConnection::DrainNotifications() {
-  if (PQconsumeInput(handle_.get()) == 0) return;
-  while (PGnotify* notification = PQnotifies(handle_.get())) PQfreemem(notification);
+bool PostgresConnection::DrainNotifications() {
+  if (PQconsumeInput(handle_.get()) == 0) return false;
+  bool any = false;
+  while (PGnotify* notification = PQnotifies(handle_.get())) {
+    PQfreemem(notification);
+    any = true;
+  }
+  return any;
 }
 
 bool IsSerializationFailure(const absl::Status& status) {

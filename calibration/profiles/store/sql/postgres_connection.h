@@ -36,8 +36,8 @@ class PostgresConnection final : public SqlSession {
   bool lost() const { return silent_ || PQstatus(handle_.get()) != CONNECTION_OK; }
   bool silent() const { return silent_; }  // lost because the server does not answer
   int socket() const { return PQsocket(handle_.get()); }
-  // Drops what notifications have come.
-  void DrainNotifications();
+  // Drops what notifications have come; whether there were any.
+  bool DrainNotifications();
 
  private:
   struct Close {

@@ -290,9 +290,12 @@ absl::Status PostgresDatabase::Poll(const ReadBody& body) {
     status = poller->Run("LISTEN eta_profiles");
   }
   poller->DrainNotifications();
-  if (status.ok()) status = poller->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-  if (status.ok()) status = body(*poller);
-  if (status.ok()) poller->Rollback();
+  // What came during a look and was read with an answer is not on the socket any more.
+  do {
+    if (status.ok()) status = poller->Run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+    if (status.ok()) status = body(*poller);
+    if (status.ok()) poller->Rollback();
+  } while (status.ok() && poller->DrainNotifications());
   NoteSilence(*poller);
   if (status.ok()) poller_ = std::move(poller);
   return status;
