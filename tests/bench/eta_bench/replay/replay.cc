@@ -316,9 +316,13 @@ void AddReplayCommand(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command->add_flag("--filled", options->filled,
                     "With --random: prompts are filled with random keys and values, not computed");
-  const std::map<std::string, Speculation> sources = {
-      {"prompt", Speculation::kPrompt}, {"self", Speculation::kSelf}, {"auto", Speculation::kAuto}};
-  command->add_option("--speculation", options->speculation, "Where drafts come from")
+  const std::map<std::string, Speculation> sources = {{"off", Speculation::kOff},
+                                                      {"prompt", Speculation::kPrompt},
+                                                      {"self", Speculation::kSelf},
+                                                      {"auto", Speculation::kAuto}};
+  command
+      ->add_option("--speculation", options->speculation,
+                   "Where drafts come from; off: nowhere, which tells by how much runs differ")
       ->transform(CLI::CheckedTransformer(sources))
       ->default_str("prompt");
   command->add_option("--right", options->right, "With --random: the share of right drafts")
