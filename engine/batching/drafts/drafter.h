@@ -50,15 +50,13 @@ class Drafter {
   // What is made is made for tokens that are not in the cache any more.
   void Restart();
 
-  // Whether a row of the sequence is to make the next draft, behind so many tokens and those that
-  // are made.
-  bool Makes(int32_t num_tokens) const {
-    return Proposed(num_tokens) && drafts_.size() < static_cast<size_t>(to_make_);
-  }
-  // How many rows are to make drafts, one after the other.
+  // How many drafts rows of the sequence are still to make, one after the other, behind so many
+  // tokens and those that are made.
   int32_t NumToMake(int32_t num_tokens) const {
-    return Makes(num_tokens) ? to_make_ - static_cast<int32_t>(drafts_.size()) : 0;
+    const auto made = static_cast<int32_t>(drafts_.size());
+    return Proposed(num_tokens) ? std::max(0, to_make_ - made) : 0;
   }
+  bool Makes(int32_t num_tokens) const { return NumToMake(num_tokens) > 0; }
   // Whether they have made all that they were to make.
   bool HasMade(int32_t num_tokens) const {
     return Proposed(num_tokens) && to_make_ > 0 && !Makes(num_tokens);

@@ -52,8 +52,7 @@ bool BundledDecodeAttention(Context& context, const AttentionParams& params,
   const int32_t rows_per_list =
       std::min(lists.bundle_rows, decode::MostColumns(geometry.head_dim) / group);
   if (lists.num_bundles == 0 || rows_per_list < 2) return false;
-  const bool selects = !lists.all && params.window == 0;
-  if (selects) return false;
+  if (!lists.all && params.window == 0) return false;  // its rows select
   const decode::BundleCut cut = {rows_per_list,
                                  (lists.bundle_rows + rows_per_list - 1) / rows_per_list};
   if (geometry.num_kv_heads * cut.lists_per_bundle > decode::kMaxLists) return false;

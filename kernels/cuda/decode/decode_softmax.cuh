@@ -15,8 +15,8 @@
 namespace eta::cuda::decode {
 
 // One warp's part of the online softmax of a list: all heads of the group, or the columns of its
-// half, over a quarter of the tokens. A lane holds heads 2t and 2t + 1 of each tile of
-// eight, t = lane % 4.
+// half, over a quarter of the tokens of its stages. A lane holds heads 2t and 2t + 1 of each tile
+// of eight, t = lane % 4.
 template <typename Element, int D, int HeadTiles, int Halves = 0>
 struct WarpState {
   using Tokens = StageTokens<Element, D>;

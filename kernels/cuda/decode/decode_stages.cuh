@@ -152,12 +152,14 @@ __device__ inline StageSource FindSource(const DecodeArgs& args, const Plan& pla
   const int32_t first_entry = in_list * kStageTokens >> shift;
 #pragma unroll
   for (int e = 0; e < kMaxEntries; ++e) {
-    listed[e] = 0;
-    admitting[e] = 0xffffffffu;
-    if constexpr (kBundled) continue;  // all blocks are read
-    const bool full = args.window == 0 && e < entries && first_entry + e < num_blocks;
-    listed[e] = full ? blocks[first_entry + e] : 0;
-    admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
+    if constexpr (kBundled) {  // all blocks are read
+      listed[e] = 0;
+      admitting[e] = 0xffffffffu;
+    } else {
+      const bool full = args.window == 0 && e < entries && first_entry + e < num_blocks;
+      listed[e] = full ? blocks[first_entry + e] : 0;
+      admitting[e] = full ? heads[first_entry + e] : 0xffffffffu;
+    }
   }
   const StepRow& row = args.step.rows[rows.last()];
   const bool tempers = args.gated && row.tempered.words > 0;

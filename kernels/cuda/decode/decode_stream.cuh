@@ -10,8 +10,8 @@
 
 namespace eta::cuda::decode {
 
-// Ends a list, or the unit's part of it: joins the states of the warps. The joined
-// state is the result if the unit has the whole list, else a partial result.
+// Ends a list, or the unit's part of it: joins the states of the warps. The joined state is the
+// result if the unit has the whole list, else a partial result.
 template <typename Element, int D, int HeadTiles, int Halves>
 __device__ void FinishList(const DecodeArgs& args,
                            const CtaMemory<Element, D, HeadTiles, Halves>& memory,
