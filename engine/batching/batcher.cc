@@ -183,12 +183,11 @@ void Batcher::Draft() {
   }
   const bool begins = left == 0 && !verifies;
   const int32_t most_made = begins ? std::numeric_limits<int32_t>::max() : left;
-  const double row_cost = row_cost_.value();
   for (const auto& sequence : running_) {
     if (steps_without_drafts_ > 0) {
       sequence->DropDrafts();
     } else if (!sequence->paused_since) {
-      sequence->Draft(decoding, row_cost, pipeline_.read_cost(), most_made);
+      sequence->Draft(decoding, pipeline_.read_cost(), most_made);
       left = std::max(left, sequence->NumDraftsToMake());
     }
   }
@@ -358,9 +357,6 @@ void Batcher::Commit(Clock::time_point begin) {
   StepReport& report = pipeline_.report();
   FillGauges(report);
   report.duration = Clock::now() - begin;
-  if (report.prefill_rows == 0 && !pipeline_.makes_drafts()) {
-    row_cost_.Measure(report.num_rows, report.duration);
-  }
   // A step that is not filled says little of how fast a long prompt goes.
   if (report.prefill_rows * 2 >= options_.max_step_tokens) {
     queue_.MeasurePrefill(report.prefill_rows, report.duration, begin);

@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "engine/batching/batcher_options.h"
 #include "engine/batching/blocks/block_pool.h"
-#include "engine/batching/estimates/row_cost.h"
 #include "engine/batching/fairness/tenant_shares.h"
 #include "engine/batching/request_queue.h"
 #include "engine/batching/scheduler.h"
@@ -101,7 +100,6 @@ class Batcher {
   std::vector<std::unique_ptr<Sequence>> running_;
   StepPipeline pipeline_;
   std::vector<uint64_t> left_;
-  RowCost row_cost_;
   int32_t steps_without_drafts_ = 0;  // to come
   Clock::time_point expired_at_;      // the last Expire
 };

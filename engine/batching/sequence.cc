@@ -124,11 +124,10 @@ SequenceRows Sequence::DraftRow(int32_t row_begin) const {
   return rows;
 }
 
-DraftCosts Sequence::CostsOfDrafts(int32_t running, double row_cost,
-                                   const ReadCost& read_cost) const {
+DraftCosts Sequence::CostsOfDrafts(int32_t running, const ReadCost& read_cost) const {
   // What such a row reads, as long as none has told.
   constexpr double kUsualShare = 0.15;
-  DraftCosts costs{.running = running, .row_cost = row_cost};
+  DraftCosts costs{.running = running};
   costs.sparser = row_bytes_ > 0 && DraftAttentionAt(num_computed) != nullptr;
   const auto of_row = static_cast<double>(row_bytes_);
   const double of_draft =
@@ -137,6 +136,7 @@ DraftCosts Sequence::CostsOfDrafts(int32_t running, double row_cost,
   costs.self = {.step = share + read_cost.Bytes(of_row),
                 .draft = share + read_cost.Bytes(of_draft),
                 .row = read_cost.MoreRow(of_row)};
+  costs.row_cost = costs.self.row / (std::max(1, running) * costs.self.step);
   return costs;
 }
 
@@ -150,12 +150,11 @@ bool Sequence::MayDraftBehind(size_t drafts) const {
          !GuardedRows::Measures(num_computed + static_cast<int32_t>(drafts) - prompt_len_);
 }
 
-void Sequence::Draft(int32_t running, double row_cost, const ReadCost& read_cost,
-                     int32_t most_made) {
+void Sequence::Draft(int32_t running, const ReadCost& read_cost, int32_t most_made) {
   if (!drafter_.on() || drafter_.Proposed(num_tokens())) return;
   if (prompt_left() > 0 || num_computed + 1 != num_tokens()) return;
   const int32_t most = options_.request.stopping.max_tokens - num_output() - 1;
-  DraftCosts costs = CostsOfDrafts(running, row_cost, read_cost);
+  DraftCosts costs = CostsOfDrafts(running, read_cost);
   costs.most_made = most_made;
   drafter_.Propose(tokens_, most, costs);
   if (MakesDraft()) {

@@ -89,7 +89,7 @@ class Sequence {
   // Makes drafts behind its newest token, or begins to make them by rows of its own, where that
   // token is the only one to compute; else there are none. As of DraftLength and SelfLength.
   // Rows make at most `most_made`.
-  void Draft(int32_t running, double row_cost, const ReadCost& read_cost, int32_t most_made);
+  void Draft(int32_t running, const ReadCost& read_cost, int32_t most_made);
   void DropDrafts() { drafter_.Cut(0); }
   // Whether its next row is to make the draft that follows those that are made. Such a row counts
   // for nothing else, and may be left out.
@@ -206,7 +206,7 @@ class Sequence {
   // How a row of drafts attends at that position; null: it would not be sparser than the
   // sequence's own.
   const ResolvedAttention* DraftAttentionAt(int32_t position) const;
-  DraftCosts CostsOfDrafts(int32_t running, double row_cost, const ReadCost& read_cost) const;
+  DraftCosts CostsOfDrafts(int32_t running, const ReadCost& read_cost) const;
   // Whether a draft may follow the row of the newest token and `drafts` more.
   bool MayDraftBehind(size_t drafts) const;
   bool Ends(int32_t token) const;

@@ -12,8 +12,7 @@ double Gain(double acceptance, int32_t k, int32_t running, double row_cost) {
   double tokens = running;
   double power = 1.0;
   for (int32_t i = 0; i < k; ++i) tokens += power *= acceptance;
-  const double step = 1.0 + (running - 1) * row_cost;
-  return tokens / running * step / (step + k * row_cost);
+  return tokens / running / (1.0 + k * row_cost);
 }
 
 int32_t Best(double acceptance, int32_t running, double row_cost) {

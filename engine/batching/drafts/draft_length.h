@@ -23,9 +23,9 @@ class DraftLength {
   static constexpr int32_t kLongMatch = 8;    // tokens; what is shorter is another kind
 
   // 0, kShort or kLong. `match`: as of SuffixIndex::Propose; 0: there is no draft. `running`: the
-  // sequences that decode in the step, this one among them. `row_cost`: by how much of a step of
-  // one row a further row makes it longer, over 0. Drafts that no longer pay are tried again after
-  // a while, the less often the longer they have not paid.
+  // sequences that decode in the step, this one among them. `row_cost`: by how much of itself a
+  // row more of the sequence makes that step longer, over 0. Drafts that no longer pay are tried
+  // again after a while, the less often the longer they have not paid.
   int32_t Next(int32_t match, int32_t running, double row_cost);
 
   // What became of such a draft: accepted <= drafted, which may be fewer than Next said.

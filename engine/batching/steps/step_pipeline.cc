@@ -416,10 +416,6 @@ size_t StepPipeline::num_sequences() const {
   return current_->members.size();
 }
 
-bool StepPipeline::makes_drafts() const {
-  return std::ranges::any_of(current_->members, &StepMember::makes_draft);
-}
-
 StepReport& StepPipeline::report() {
   return current_->report;
 }

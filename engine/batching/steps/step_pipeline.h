@@ -114,7 +114,6 @@ class StepPipeline {
 
   // Of the current step.
   size_t num_sequences() const;
-  bool makes_drafts() const;
   StepReport& report();
   Sequence& latest() const;  // the sequence of the latest rank in it
   // Of the steps that were completed.

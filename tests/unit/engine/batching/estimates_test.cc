@@ -1,8 +1,7 @@
-// How fast prompts are thought to go; what was most lately, by steps and by time.
+// How fast prompts are thought to go; what was most lately, by steps and by time; what steps cost.
 #include "engine/batching/estimates/prefill_throughput.h"
 #include "engine/batching/estimates/read_cost.h"
 #include "engine/batching/estimates/recent_peak.h"
-#include "engine/batching/estimates/row_cost.h"
 #include "gtest/gtest.h"
 #include "tests/testing/base/noon.h"
 
@@ -67,25 +66,6 @@ TEST(RecentPeak, IsForgottenInTimeHoweverFewStepsPassed) {
   peak.Record(4, kBegin + RecentPeak::kTime, 1);
   peak.Record(1, kBegin + 3 * RecentPeak::kTime, 2);
   EXPECT_EQ(peak.value(), 1) << "nobody looked for longer than that";
-}
-
-TEST(RowCostTest, IsTheSlopeInStepsOfOneRow) {
-  RowCost cost;
-  EXPECT_EQ(cost.value(), RowCost::kUnknown);
-  for (int i = 0; i < 50; ++i) cost.Measure(1, milliseconds(20));
-  EXPECT_EQ(cost.value(), RowCost::kUnknown) << "steps of one size say nothing";
-  for (int i = 0; i < 50; ++i) cost.Measure(1 + i % 8, milliseconds(20 + 2 * (i % 8)));
-  EXPECT_NEAR(cost.value(), 0.1, 1e-6);
-  for (int i = 0; i < 2000; ++i) cost.Measure(1 + i % 8, milliseconds(40 + 20 * (i % 8)));
-  EXPECT_NEAR(cost.value(), 0.5, 1e-3) << "old steps fade";
-}
-
-TEST(RowCostTest, StaysBetweenItsBounds) {
-  RowCost cost;
-  for (int i = 0; i < 50; ++i) cost.Measure(1 + i % 2, milliseconds(20 - i % 2));
-  EXPECT_EQ(cost.value(), RowCost::kLeast);
-  for (int i = 0; i < 2000; ++i) cost.Measure(1 + i % 2, milliseconds(1 + 100 * (i % 2)));
-  EXPECT_EQ(cost.value(), 1.0);
 }
 
 constexpr int64_t kWeights = 1000;
