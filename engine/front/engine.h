@@ -51,7 +51,7 @@ struct EngineOptions {
   // cuda, else 256; at least max_running.
   int32_t max_step_tokens = 0;
   bool prefix_cache = true;                     // share full prompt blocks between requests
-  Speculation speculation = Speculation::kOff;  // of requests that do not say
+  Speculation speculation = Speculation::kAuto;  // of requests that do not say
   // Is told what all devices' prefix caches store and remove; null: nobody is.
   std::shared_ptr<KvEventLog> kv_events;
   // Share of the decode row-layers, [0, 1], that are also computed with full attention, to tell

@@ -150,7 +150,7 @@ void AddEngineFlags(CLI::App& app, EngineOptions& options) {
                           {"off", Speculation::kOff},
                           {"prompt", Speculation::kPrompt},
                           {"self", Speculation::kSelf}},
-                         "off",
+                         "auto",
                          "Where the tokens come from that are guessed ahead and verified together, "
                          "of requests that do not say: prompt, from what the request's text and "
                          "answer said before; self, from the model with sparser reads; auto from "

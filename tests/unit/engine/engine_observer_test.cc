@@ -37,7 +37,7 @@ class Sums : public Observer {
     EXPECT_EQ(report.num_rows, report.prefill_rows + report.decode_rows);
     EXPECT_GE(report.sequences, 1);
     EXPECT_LE(report.sequences, report.num_rows);
-    EXPECT_LE(static_cast<int32_t>(report.tokens.size()), report.sequences);
+    EXPECT_LE(std::ssize(report.tokens), report.sequences + report.drafts.accepted);
     EXPECT_EQ(report.decode.empty(), report.tokens_attended == nullptr);
     for (const TokenReport& token : report.tokens) {
       OfRequest& sums = requests_[token.request->id];

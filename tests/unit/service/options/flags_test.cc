@@ -144,8 +144,8 @@ TEST(Flags, SharesAreNumbersBelowAll) {
 
 // bad input: Server | --speculation: any other value | exit code 2, the flag named
 TEST(Flags, DraftsComeFromWhereTheFlagSays) {
-  EXPECT_EQ(Parse({}).flags->engine.speculation, Speculation::kOff);
-  EXPECT_EQ(Parse({"--speculation=auto"}).flags->engine.speculation, Speculation::kAuto);
+  EXPECT_EQ(Parse({}).flags->engine.speculation, Speculation::kAuto);
+  EXPECT_EQ(Parse({"--speculation=off"}).flags->engine.speculation, Speculation::kOff);
   EXPECT_EQ(Parse({"--speculation", "prompt"}).flags->engine.speculation, Speculation::kPrompt);
   EXPECT_EQ(Parse({"--speculation", "self"}).flags->engine.speculation, Speculation::kSelf);
   for (const char* value : {"model", "on", ""})
