@@ -2,21 +2,14 @@
 // whose loads and tiles these are. A task is 16 channels of one expert, with SwiGlu 8 of the gate
 // and as many others, for up to 8 or 16 of its places. The 8 warps of a thread block share K, and
 // weights are kDepth groups ahead of the tensor cores. A place's sum runs in an order that K alone
-// fixes, whatever its task is.
-//
-// The tasks of a thread block, in their order, are a class that has
-//
-//   done(), Advance()
-//   tile(), expert()    which channels, whose weights
-//   place(), count()    the first place, and how many follow it
-//   row(args, i)        the row of x of the i-th place
-//   ends_sum()          no task after it adds to what it finishes
+// fixes, whatever its task is. stream_tasks.cuh says what tasks are.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/experts/expert_args.cuh"
+#include "kernels/cuda/experts/stream_tasks.cuh"
 #include "kernels/cuda/rows/product_tile.cuh"
 
 namespace eta::cuda::stream {
@@ -24,19 +17,6 @@ namespace eta::cuda::stream {
 using product::kDepth;
 using product::kGroup;
 using product::kLoads;
-using product::kThreads;
-using product::kWarps;
-
-inline constexpr int kCtasPerSm = 2;
-
-// Of a task.
-template <bool kSwiGlu>
-inline constexpr int32_t kChannels = kSwiGlu ? 8 : 16;
-
-template <bool kSwiGlu>
-__host__ __device__ constexpr int32_t NumTiles(int32_t channels) {
-  return (channels + kChannels<kSwiGlu> - 1) / kChannels<kSwiGlu>;
-}
 
 // A warp's groups of K in their order: those of a task, then those of the next one. All warps have
 // equally many, and what is beyond K is zero.
@@ -135,40 +115,11 @@ __device__ __forceinline__ void MultiplyGroup(const ExpertArgs& args, int32_t fi
   for (int i = 0; i < 4 * kUsed; ++i) sums[i / 4][i % 4] = used[i / 4][i % 4];
 }
 
-template <int kColumns>
-using Sums = float[2][kWarps][4 * kColumns][32];  // of two tasks, in turns
-
-// Calls visit(i, index, channel) for the sums of a column that this lane holds and that exist:
-// place `index` of the task, and with SwiGlu the gate's channel alone.
-template <bool kSwiGlu, typename Tasks, typename Visit>
-__device__ __forceinline__ void ForSums(const ExpertArgs& args, const Tasks& task, int column,
-                                        Visit&& visit) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-#pragma unroll
-  for (int i = 0; i < (kSwiGlu ? 2 : 4); ++i) {
-    const int32_t channel = task.tile() * kChannels<kSwiGlu> + lane / 4 + i / 2 * 8;
-    const int32_t index = column * 8 + lane % 4 * 2 + i % 2;
-    if (channel < args.channels && index < task.count()) visit(i, index, channel);
-  }
-}
-
-// Stores what the finishing warp has of a column, and SwiGlu of it.
-template <typename T, bool kSwiGlu, typename Tasks>
-__device__ __forceinline__ void StoreTotals(const ExpertArgs& args, const Tasks& task, int column,
-                                            const float (&totals)[4]) {
-  ForSums<kSwiGlu>(args, task, column, [&](int i, int32_t index, int32_t channel) {
-    StoreSums<T, kSwiGlu>(args, task.expert(), task.place() + index, channel, totals[i],
-                          kSwiGlu ? totals[i + 2] : 0.0f);
-  });
-}
-
-// Multiplies all tasks of the thread block. `begin` is called when the first weights are on their
-// way: x may be written till then. finish(task, column, totals) gets the totals of a task by
-// columns. One warp calls it, the same for all tasks up to one that ends a sum.
+// MultiplyTasks (stream_tasks.cuh) with weights of 16 bits.
 template <typename T, bool kSwiGlu, int kColumns, typename Tasks, typename Begin, typename Finish>
-__device__ __forceinline__ void MultiplyTasks(const ExpertArgs& args, const Tasks& tasks,
-                                              Sums<kColumns>& shared, Begin&& begin,
-                                              Finish&& finish) {
+__device__ __forceinline__ void MultiplyWide(const ExpertArgs& args, const Tasks& tasks,
+                                             Sums<kColumns>& shared, Begin&& begin,
+                                             Finish&& finish) {
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   Group groups[kDepth];
@@ -180,22 +131,13 @@ __device__ __forceinline__ void MultiplyTasks(const ExpertArgs& args, const Task
   Walk<kSwiGlu, Tasks> walk(args, tasks);
   int32_t num_tasks = 0;
   int32_t num_sums = 0;
-  const std::byte* rows[kColumns] = {};
+  Rows<kColumns> rows = {};
   float sums[kColumns][4] = {};
   while (!walk.tasks.done()) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (walk.tasks.done()) break;
-      if (walk.begins_task()) {
-#pragma unroll
-        for (int column = 0; column < kColumns; ++column) {
-          const int32_t i = column * 8 + lane / 4;
-          rows[column] = nullptr;
-          if (i < walk.tasks.count()) {
-            rows[column] = args.x + walk.tasks.row(args, i) * args.x_stride * 2;
-          }
-        }
-      }
+      if (walk.begins_task()) FindRows<kColumns>(args, walk.tasks, rows);
       const int used = kColumns > 1 && walk.tasks.count() > 8 ? kColumns : 1;
       if (used == 1) {
         MultiplyGroup<T, 1>(args, walk.k(), groups[d], rows, sums);
@@ -221,7 +163,7 @@ __device__ __forceinline__ void MultiplyTasks(const ExpertArgs& args, const Task
 #pragma unroll
               for (int i = 0; i < 4; ++i) totals[i] += of_warps[w][4 * column + i][lane];
             }
-            finish(walk.tasks, column, totals);
+            finish(walk.tasks, 0, column, totals);
           }
         }
         if (walk.tasks.ends_sum()) ++num_sums;

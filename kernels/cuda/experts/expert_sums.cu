@@ -1,7 +1,8 @@
 // AddExperts: out [rows, D] += the weighed sum of a row's places, by rank. ExactProduct: a router's
 // product, where rounding its weights would change choices. PlainMultiplyExperts: MultiplyExperts
 // in float32, and for shapes that tensor cores' loads do not fit; a warp has one channel of one
-// place. All sums run in an order that the row's length alone fixes.
+// place, and of packed weights takes a number at a time. All sums run in an order that the row's
+// length alone fixes.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/experts/expert_args.cuh"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/packed/chunk_numbers.cuh"
 #include "kernels/cuda/rows/thresholds.cuh"
 
 namespace eta::cuda {
@@ -109,8 +111,8 @@ __global__ void __launch_bounds__(kThreads) ExactTile(ExactArgs args) {
   args.out[to_row * args.out_stride + to] = sum;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) PlainPlace(ExpertArgs args) {
+template <typename T, bool kPacked>
+__global__ void __launch_bounds__(kThreads) PlainPlace(const __grid_constant__ ExpertArgs args) {
   WaitForPrevious();
   AllowNext();
   const auto place = static_cast<int32_t>(blockIdx.x);
@@ -128,17 +130,30 @@ __global__ void __launch_bounds__(kThreads) PlainPlace(ExpertArgs args) {
   }
   const int32_t row = args.rows != nullptr ? args.rows[place] : place;
   const auto* x = reinterpret_cast<const T*>(args.x) + row * args.x_stride;
-  const auto* weights = reinterpret_cast<const T*>(args.weights) +
+  const std::byte* of_expert = args.weights + expert * args.stride;
+  const auto* numbers = reinterpret_cast<const T*>(args.weights) +
                         (int64_t{expert} * args.channels + channel) * args.k;
+  const auto weight = [&](int32_t k) {
+    if constexpr (kPacked) {
+      const ExpertPart& part = args.parts[0];
+      return packed::NumberAt(of_expert + part.tiles, part.type,
+                              static_cast<int32_t>(Chunks(args.k)), channel, k);
+    } else {
+      return ToFloat(numbers[k]);
+    }
+  };
   float sum = 0.0f;
 #pragma unroll 4
   for (auto k = static_cast<int32_t>(threadIdx.x % 32); k < args.k; k += 32) {
-    sum = fmaf(ToFloat(x[k]), ToFloat(weights[k]), sum);
+    sum = fmaf(ToFloat(x[k]), weight(k), sum);
   }
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
   if (threadIdx.x % 32 != 0) return;
-  StoreProduct<T>(args, place, channel, WithBias(args, expert, args.channels, channel, sum));
+  if constexpr (kPacked) {
+    sum *= reinterpret_cast<const float*>(of_expert + args.parts[0].units)[channel];
+  }
+  StoreProduct<T>(args, place, channel, WithBias(args, expert, channel, sum));
 }
 
 }  // namespace
@@ -194,11 +209,12 @@ void PlainMultiplyExperts(const Context& context, const ExpertProduct& product) 
   using namespace expert_sums;  // NOLINT(google-build-using-namespace)
   const ExpertArgs args = MakeExpertArgs(product);
   WithElementType(product.weights.dtype, [&](auto element) {
+    using T = decltype(element);
     Launch(context.device, "plain product of experts",
            {.grid = {static_cast<unsigned>(product.out.rows),
                      static_cast<unsigned>(CeilDiv(args.channels, kWarps))},
             .block = kThreads},
-           PlainPlace<decltype(element)>, args);
+           product.weights.packed() ? PlainPlace<T, true> : PlainPlace<T, false>, args);
   });
 }
 

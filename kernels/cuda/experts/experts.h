@@ -21,13 +21,21 @@ namespace eta::cuda {
 // More than ModelConfig admits there are not.
 inline constexpr int32_t kMostExperts = 1024;
 
+// Whether experts of 4 and 8 bits stay packed on the device. Else they are unpacked as they are
+// stacked.
+inline constexpr bool kKeepsPackedExperts = false;
+
 // The weights of all experts, one projection: [E, N, K] in one piece. It does not own the memory.
 struct ExpertWeights {
   const std::byte* data = nullptr;
-  DType dtype = DType::kBFloat16;
+  DType dtype = DType::kBFloat16;  // of products; what packed weights are multiplied as
   int32_t num_experts = 0;
-  int64_t rows = 0;  // N
-  int64_t cols = 0;  // K
+  int64_t rows = 0;        // N
+  int64_t cols = 0;        // K
+  WeightParts parts = {};  // of a packed expert, as Weight has them, else none
+  int64_t stride = 0;      // of packed ones: bytes from an expert to the next
+
+  bool packed() const { return parts[0].type != PackedType::kNone; }
 
   bool operator==(const ExpertWeights&) const = default;
 };
@@ -48,9 +56,10 @@ class DeviceExpertStack final : public ExpertStack {
 };
 
 // Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them. Packed ones are
-// unpacked.
+// unpacked, unless `keeps_packed` and all have the same parts of 4 or 8 bits.
 absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
-    Backend& backend, Device& device, std::vector<std::unique_ptr<Matrix>> matrices);
+    Backend& backend, Device& device, std::vector<std::unique_ptr<Matrix>> matrices,
+    bool keeps_packed = kKeepsPackedExperts);
 
 // An op: a product of MultiplyExperts, and SwiGlu behind it if `activated` has data.
 struct ExpertProduct {
@@ -62,6 +71,7 @@ struct ExpertProduct {
   TensorView activated{};       // [R k, N / 2]
   bool choice_is_old = false;   // the choice was complete before the kernel in front began
   const float* bias = nullptr;  // [E, N]; null: none
+  int64_t bias_stride = 0;      // 0: N
   Activation activation = Activation::kSilu;
 
   bool operator==(const ExpertProduct&) const = default;
@@ -72,7 +82,8 @@ void RouteRows(Context& context, const RouteRowsParams& params, int32_t* counts)
 void MultiplyExperts(Context& context, const ExpertProduct& product);  // expert_product.cc
 void AddExperts(Context& context, const AddExpertsParams& params);     // expert_sums.cu
 
-// Whether types and shapes are those of tensor cores' loads.
+// Whether types and shapes are those of tensor cores' loads. Packed weights have one part then, or
+// with SwiGlu two of one size.
 bool HasStreams(const ExpertProduct& product);
 // Whether MultiplyExperts does SwiGlu along.
 bool ActivatesAlong(const ExpertProduct& product);

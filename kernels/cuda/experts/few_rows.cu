@@ -1,12 +1,12 @@
 // A layer's experts for steps of up to kMostRows rows, as two kernels: RouteAndMultiply does
 // RouteRows, MultiplyExperts and SwiGlu, MultiplyAndAdd does MultiplyExperts and AddExperts.
 //
-// Weights stream from memory (expert_stream.cuh), and ends of kernels would leave it idle. So each
-// thread block chooses for all rows itself, which costs what a kernel for the choice would, less
-// its end. The second kernel chooses again while the first one ends, and asks for its weights. A
-// row's experts are tasks of its own, few of which share weights; in the second kernel a thread
-// block has all of a row's experts for its channels, so their sum is near. Every sum runs in the
-// order in which the separate ops add.
+// Weights stream from memory (expert_stream.cuh, packed_stream.cuh), and ends of kernels would
+// leave it idle. So each thread block chooses for all rows itself, which costs what a kernel for
+// the choice would, less its end. The second kernel chooses again while the first one ends, and
+// asks for its weights. A row's experts are tasks of its own, few of which share weights; in the
+// second kernel a thread block has all of a row's experts for its channels, so their sum is near.
+// Every sum runs in the order in which the separate ops add.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +15,9 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/experts/choose_row.cuh"
 #include "kernels/cuda/experts/expert_args.cuh"
-#include "kernels/cuda/experts/expert_stream.cuh"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/experts/packed_stream.cuh"
+#include "kernels/cuda/experts/stream_tasks.cuh"
 
 namespace eta::cuda {
 namespace few_rows {
@@ -43,13 +44,13 @@ struct Choices {
 };
 
 // The tasks of a thread block. Of kSums a row's experts follow each other in order of ranks.
-template <bool kSwiGlu, bool kSums>
+template <bool kSwiGlu, bool kPacked, bool kSums>
 class ChoiceTasks {
  public:
   __device__ ChoiceTasks(const Choices& choices, const Args& args, int32_t rows)
       : choices_(choices),
         per_row_(args.route.choice.per_row),
-        tiles_(stream::NumTiles<kSwiGlu>(args.product.channels)),
+        tiles_(stream::NumTiles<kSwiGlu, kPacked>(args.product.channels)),
         end_((kSums ? rows : rows * per_row_) * tiles_),
         task_(static_cast<int32_t>(blockIdx.x)) {}
 
@@ -126,9 +127,10 @@ __device__ __forceinline__ void StorePlaces(const RouteArgs& route, int32_t rows
   }
 }
 
-template <typename T, int kPerLane>
+template <typename T, int kPerLane, bool kPacked>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     RouteKernel(const __grid_constant__ Args args, StepView step) {
+  extern __shared__ __align__(128) std::byte memory[];
   __shared__ Choices choices;
   __shared__ stream::Sums<1> sums;
   WaitForPrevious();
@@ -136,19 +138,21 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const bool stores = blockIdx.x == 0;
   const int32_t rows = min(step.counts->num_rows, step.num_rows);
   Choose<kPerLane>(args.route, rows, stores, choices);
-  using Tasks = ChoiceTasks<true, false>;
+  using Tasks = ChoiceTasks<true, kPacked, false>;
   const auto begin = [&] {
     if (stores) StorePlaces(args.route, rows, choices);
   };
-  const auto finish = [&](const Tasks& task, int column, const float(&totals)[4]) {
-    stream::StoreTotals<T, true>(args.product, task, column, totals);
+  const auto finish = [&](const Tasks& task, int part, int column, const float(&totals)[4]) {
+    stream::StoreTotals<T, true, kPacked>(args.product, task, part, column, totals);
   };
-  stream::MultiplyTasks<T, true, 1>(args.product, Tasks(choices, args, rows), sums, begin, finish);
+  stream::MultiplyTasks<T, true, kPacked, 1>(args.product, Tasks(choices, args, rows), memory, sums,
+                                             begin, finish);
 }
 
-template <typename T, int kPerLane>
+template <typename T, int kPerLane, bool kPacked>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     AddKernel(const __grid_constant__ Args args, StepView step) {
+  extern __shared__ __align__(128) std::byte memory[];
   __shared__ Choices choices;
   __shared__ stream::Sums<1> sums;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -172,26 +176,28 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     AllowNext();
     if (thread < count) choices.weights[thread] = choice.weights[thread];
   };
-  using Tasks = ChoiceTasks<false, true>;
-  float old[4] = {};
-  float sum[4] = {};
-  const auto finish = [&](const Tasks& task, int column, const float(&totals)[4]) {
+  using Tasks = ChoiceTasks<false, kPacked, true>;
+  constexpr int kParts = stream::kParts<kPacked>;
+  float old[kParts][4] = {};
+  float sum[kParts][4] = {};
+  const auto finish = [&](const Tasks& task, int part, int column, const float(&totals)[4]) {
     const int32_t row = task.choice() / choice.per_row;
     const float weight = choices.weights[task.choice()];
-    stream::ForSums<false>(args.product, task, column, [&](int i, int32_t, int32_t channel) {
+    const auto add = [&](int i, int32_t, int32_t channel) {
       float* out = args.out + row * args.out_stride + channel;
       if (task.begins_sum()) {
-        old[i] = *out;
-        sum[i] = 0.0f;
+        old[part][i] = *out;
+        sum[part][i] = 0.0f;
       }
-      const float total =
-          WithBias(args.product, task.expert(), args.product.channels, channel, totals[i]);
+      const float total = WithBias(args.product, task.expert(), channel, totals[i]);
       StoreProduct<T>(args.product, task.place(), channel, total);
-      sum[i] = fmaf(weight, total, sum[i]);
-      if (task.ends_sum()) *out = old[i] + sum[i];
-    });
+      sum[part][i] = fmaf(weight, total, sum[part][i]);
+      if (task.ends_sum()) *out = old[part][i] + sum[part][i];
+    };
+    stream::ForSums<false, kPacked>(args.product, task, part, column, add);
   };
-  stream::MultiplyTasks<T, false, 1>(args.product, Tasks(choices, args, rows), sums, begin, finish);
+  stream::MultiplyTasks<T, false, kPacked, 1>(args.product, Tasks(choices, args, rows), memory,
+                                              sums, begin, finish);
 }
 
 bool Fits(const Context& context, const ExpertProduct& product) {
@@ -201,22 +207,34 @@ bool Fits(const Context& context, const ExpertProduct& product) {
          product.out.rows == rows * choice.per_row && choice.num_experts <= 256;
 }
 
-template <typename Kernel>
-void LaunchKernel(const Context& context, const Args& args, int64_t most_tasks, Kernel* kernel) {
+// `tiles`: of the tasks, for every one of `count` rows or places.
+template <bool kPacked, typename Kernel>
+void LaunchKernel(const Context& context, const Args& args, int64_t count, int32_t tiles,
+                  Kernel* kernel) {
   const int64_t resident = int64_t{context.device.num_sms()} * kCtasPerSm;
   Launch(context.device, "experts of few rows",
-         {.grid = static_cast<unsigned>(std::min(most_tasks, resident)), .block = kThreads}, kernel,
-         args, context.step);
+         {.grid = static_cast<unsigned>(std::min(count * tiles, resident)),
+          .block = kThreads,
+          .shared_bytes = stream::kRingBytes<kPacked>},
+         kernel, args, context.step);
 }
 
-// Calls visit(T, integral_constant) with the type of weights, and the experts of a lane.
+// Calls visit(T, integral_constant, bool_constant) with the type of products, the experts of a
+// lane, and whether weights are packed.
 template <typename Visit>
 void WithTypes(const ExpertProduct& product, Visit&& visit) {
+  const auto with_packing = [&](auto element, auto per_lane) {
+    if (product.weights.packed()) {
+      visit(element, per_lane, std::true_type());
+    } else {
+      visit(element, per_lane, std::false_type());
+    }
+  };
   const auto with_lanes = [&](auto element) {
     if (product.choice.num_experts <= 128) {
-      visit(element, std::integral_constant<int, 4>());
+      with_packing(element, std::integral_constant<int, 4>());
     } else {
-      visit(element, std::integral_constant<int, 8>());
+      with_packing(element, std::integral_constant<int, 8>());
     }
   };
   if (product.weights.dtype == DType::kFloat16) {
@@ -237,9 +255,10 @@ bool RouteAndMultiply(const Context& context, const RouteRowsParams& route, int3
     return false;
   }
   const Args args = {MakeExpertArgs(product), MakeRouteArgs(route, counts), nullptr, 0};
-  const int64_t tasks = product.out.rows * stream::NumTiles<true>(args.product.channels);
-  WithTypes(product, [&](auto element, auto per_lane) {
-    LaunchKernel(context, args, tasks, RouteKernel<decltype(element), per_lane()>);
+  WithTypes(product, [&](auto element, auto per_lane, auto packed) {
+    LaunchKernel<packed()>(context, args, product.out.rows,
+                           stream::NumTiles<true, packed()>(args.product.channels),
+                           RouteKernel<decltype(element), per_lane(), packed()>);
   });
   return true;
 }
@@ -254,10 +273,10 @@ bool MultiplyAndAdd(const Context& context, const RouteRowsParams* route,
   Args args = {MakeExpertArgs(product), {}, add.out.data, add.out.stride};
   if (route != nullptr) args.route = MakeRouteArgs(*route, nullptr);
   args.route.choice = product.choice;
-  const int64_t tasks =
-      int64_t{context.step.num_rows} * stream::NumTiles<false>(args.product.channels);
-  WithTypes(product, [&](auto element, auto per_lane) {
-    LaunchKernel(context, args, tasks, AddKernel<decltype(element), per_lane()>);
+  WithTypes(product, [&](auto element, auto per_lane, auto packed) {
+    LaunchKernel<packed()>(context, args, context.step.num_rows,
+                           stream::NumTiles<false, packed()>(args.product.channels),
+                           AddKernel<decltype(element), per_lane(), packed()>);
   });
   return true;
 }

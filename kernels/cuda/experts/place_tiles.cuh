@@ -33,6 +33,12 @@ struct GateRows {
   static __device__ __forceinline__ bool IsGate(int32_t row) { return row % kRows < kRows / 2; }
 };
 
+// The channel of a task's row of weights, with SwiGlu the gate's.
+template <typename Tile, bool kSwiGlu>
+__device__ __forceinline__ int32_t ChannelOf(int32_t tile, int32_t row) {
+  return kSwiGlu ? tile * (kN / 2) + Tile::Gates::Channel(row) : tile * kN + row;
+}
+
 // A warp has kM / 2 rows of x by 32 of weights.
 template <typename T, int kM>
 class WarpTile {

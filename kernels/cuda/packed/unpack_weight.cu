@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/packed/chunk_numbers.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
 #include "kernels/cuda/packed/unpack_weight.h"
 
@@ -20,37 +21,6 @@ constexpr int kUnpackThreads = 256;
 constexpr int kUnpackWarps = kUnpackThreads / 32;
 // Of the scratch memory. The library takes so many channels at a time at full speed.
 constexpr int64_t kMostUnpackedBytes = int64_t{64} << 20;
-
-// Calls visit(half, k, numbers) with the lane's eight numbers from `k` of the chunk on, of channel
-// r + 8 * half. `units`: of the tile's channels.
-template <typename Element, typename Loaded, typename Visit>
-__device__ __forceinline__ void ForNumbers(const Loaded& chunk, const float* units, Visit&& visit) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-#pragma unroll
-  for (int group = 0; group < kChunkGroups; ++group) {
-    const GroupScales scales = chunk.Scales(group);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float unit = units[lane / 4 + 8 * half];
-      const uint4 wide = chunk.template Widen<Element>(group, half);
-      const uint32_t words[4] = {wide.x, wide.y, wide.z, wide.w};
-      float numbers[8];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = UnpackPair<Element>(words[i]);
-        numbers[2 * i] = pair.x;
-        numbers[2 * i + 1] = pair.y;
-      }
-#pragma unroll
-      for (float& number : numbers) {
-        number = __fmul_rn(scales.scale[half], number);
-        if constexpr (Loaded::kHasLow) number = __fsub_rn(number, scales.low[half]);
-        number = __fmul_rn(unit, number);
-      }
-      visit(half, group * 32 + lane % 4 * 8, numbers);
-    }
-  }
-}
 
 // Stores numbers [k, k + 8) of a row of `cols`. `whole`: in vectors, since rows are aligned.
 template <typename T>
@@ -90,14 +60,14 @@ __global__ void __launch_bounds__(kUnpackThreads)
   WithPackedType(args.type, [&](auto type) {
     Chunk<type()> chunk;
     chunk.template Load<InGlobal>(args.tiles + warp * ChunkBytes(type()));
-    ForNumbers<T>(chunk, args.units + tile * kTileChannels,
-                  [&](int half, int32_t k, const float(&numbers)[8]) {
-                    const int32_t channel = tile * kTileChannels +
-                                            static_cast<int32_t>(threadIdx.x % 32 / 4) + 8 * half;
-                    if (channel >= args.channels) return;
-                    StoreEight(numbers, out + int64_t{channel} * args.cols, at * kChunk + k,
-                               args.cols, whole);
-                  });
+    ForNumbers<T>(
+        chunk, UnitsOf(args.units, tile), [&](int half, int32_t k, const float(&numbers)[8]) {
+          const int32_t channel =
+              tile * kTileChannels + static_cast<int32_t>(threadIdx.x % 32 / 4) + 8 * half;
+          if (channel >= args.channels) return;
+          StoreEight(numbers, out + int64_t{channel} * args.cols, at * kChunk + k, args.cols,
+                     whole);
+        });
   });
 }
 
@@ -124,16 +94,16 @@ __global__ void __launch_bounds__(kUnpackThreads)
       Chunk<type()> chunk;
       chunk.template Load<InGlobal>(args.tiles +
                                     (int64_t{tile} * args.chunks + at) * ChunkBytes(type()));
-      ForNumbers<T>(chunk, args.units + int64_t{tile} * kTileChannels,
-                    [&](int half, int32_t k, const float(&numbers)[8]) {
-                      const int32_t channel = tile * kTileChannels +
-                                              static_cast<int32_t>(threadIdx.x % 32 / 4) + 8 * half;
-                      if (channel != token) return;
-                      float scaled[8];
+      ForNumbers<T>(
+          chunk, UnitsOf(args.units, tile), [&](int half, int32_t k, const float(&numbers)[8]) {
+            const int32_t channel =
+                tile * kTileChannels + static_cast<int32_t>(threadIdx.x % 32 / 4) + 8 * half;
+            if (channel != token) return;
+            float scaled[8];
 #pragma unroll
-                      for (int i = 0; i < 8; ++i) scaled[i] = numbers[i] * scale;
-                      StoreEight(scaled, to, at * kChunk + k, args.cols, whole);
-                    });
+            for (int i = 0; i < 8; ++i) scaled[i] = numbers[i] * scale;
+            StoreEight(scaled, to, at * kChunk + k, args.cols, whole);
+          });
     }
   });
 }
