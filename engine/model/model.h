@@ -67,7 +67,8 @@ class Model {
   // Its index and its layers: those of the options.
   const ModelConfig& config() const { return config_; }
   size_t weight_bytes() const;
-  size_t row_bytes() const;  // of them, what a step of one row reads
+  size_t row_bytes() const;     // of them, what a step of one row reads
+  size_t expert_bytes() const;  // of them, all experts'
   int32_t max_decode_rows() const { return max_decode_rows_; }
 
   // Runs the rows of `batch` through all layers, appending their K and V to `cache`: at most
@@ -110,7 +111,6 @@ class Model {
   void AddProduct(const TensorView& x, const Matrix& weight, const Buffer* post_norm);
   void Experts(int32_t layer_idx, int64_t rows, const ForwardOutputs& outputs);
   size_t shared_bytes() const;  // of weights that every row reads
-  size_t expert_bytes() const;  // of all experts
 
   ModelConfig config_;
   Backend& backend_;

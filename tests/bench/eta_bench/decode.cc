@@ -162,7 +162,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
 }
 
 Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32_t batch,
-             double density, double dense_bytes, double expert_bytes, double bytes_per_second) {
+             double density, double dense_bytes, double bytes_per_second) {
   const bool full = density >= 1.0;
   decode.SetAdmitAll(full);
   Json threshold = nullptr;
@@ -170,7 +170,7 @@ Json Measure(Backend& backend, DecodeCase& decode, const Options& options, int32
   const StepTiming step = TimeSteps(backend, options.device.samples, [&] { decode.Enqueue(); });
   if (!decode.finite()) Fail("logits are not finite");
   const auto experts_read = static_cast<double>(decode.NumExpertsRead());
-  const double weight_bytes = dense_bytes + experts_read * expert_bytes;
+  const double weight_bytes = dense_bytes + experts_read * decode.ExpertBytes();
   const double kv_bytes = options.shape.KvBytes(decode.num_tokens());
   const double window_bytes = options.shape.KvBytes(decode.tokens_in_windows());
   const double record_bytes = options.shape.RecordBytes(decode.num_full_blocks());
@@ -227,9 +227,6 @@ Json Run(const Options& options) {
   if (options.experts > 0 && options.experts_per_token > options.experts) {
     Fail("--experts_per_token: more than --experts");
   }
-  if (options.experts > 0 && options.weights != "native") {
-    Fail("--weights: experts are measured as native ones");
-  }
   if (options.experts > 0 && options.window > 0) Fail("--window: not together with --experts");
   if (options.window > 0 && options.layers < options.window_period) {
     Fail("--layers: fewer than --window_period, so that no layer is full");
@@ -256,7 +253,7 @@ Json Run(const Options& options) {
       Places(table, blocks_each, geometry.block_size, Lengths(options, most));
   DecodeCase decode(*backend, source, content, places, most * blocks_each, options.format(),
                     options.rows_per_sequence);
-  const double weight_bytes = decode.WeightBytes(options.format(), source.expert_bytes());
+  const double weight_bytes = decode.WeightBytes(options.format());
   report["setup_seconds"] = setup.seconds();
   report["model"] = {{"layers", options.layers},
                      {"width", options.width},
@@ -273,7 +270,7 @@ Json Run(const Options& options) {
                      {"window", options.window},
                      {"full_layers", decode.num_full_layers()},
                      {"experts", options.experts},
-                     {"expert_bytes", source.expert_bytes()}};
+                     {"expert_bytes", decode.ExpertBytes()}};
   report["batches"] = options.batch;
   report["rows_per_sequence"] = options.rows_per_sequence;
   report["context"] = options.context;
@@ -283,8 +280,7 @@ Json Run(const Options& options) {
     decode.UseRows(static_cast<size_t>(batch));
     double full = 0.0;
     for (const double density : options.density) {
-      Json row = Measure(*backend, decode, options, batch, density, weight_bytes,
-                         source.expert_bytes(), bandwidth);
+      Json row = Measure(*backend, decode, options, batch, density, weight_bytes, bandwidth);
       if (density >= 1.0) full = row["milliseconds"].get<double>();
       if (full > 0.0) row["speedup_over_full"] = full / row["milliseconds"].get<double>();
       report["rows"].push_back(std::move(row));

@@ -178,9 +178,9 @@ class DecodeCase {
   int32_t num_rows() const { return static_cast<int32_t>(num_rows_); }
 
   // The bytes of weights that a decode step with frozen thresholds reads: all but the predictor,
-  // the embedding, of which it reads one row per token if it is not the head too, and experts, of
-  // `expert_bytes` each. int4 keeps the embedding at 8 bits.
-  double WeightBytes(WeightFormat weights, double expert_bytes) const {
+  // the embedding, of which it reads one row per token if it is not the head too, and experts. int4
+  // keeps the embedding at 8 bits.
+  double WeightBytes(WeightFormat weights) const {
     const ModelConfig& config = model_->config();
     const double of_number = weights == WeightFormat::kNative ? 2.0 : 34.0 / 32.0;
     const double embedding =
@@ -189,8 +189,14 @@ class DecodeCase {
     const double predictor = config.has_predictor
                                  ? num_full_layers() * heads * (heads * config.head_dim + 1) * 4.0
                                  : 0.0;
-    const double experts = expert_bytes * config.num_layers * config.num_experts;
-    return static_cast<double>(model_->weight_bytes()) - embedding - predictor - experts;
+    return static_cast<double>(model_->weight_bytes() - model_->expert_bytes()) - embedding -
+           predictor;
+  }
+  // Of one expert of one layer, as the device holds it; 0: there are none.
+  double ExpertBytes() const {
+    const ModelConfig& config = model_->config();
+    return static_cast<double>(model_->expert_bytes()) /
+           std::max(config.num_layers * config.num_experts, 1);
   }
 
   // Densities of the last step, over full layers.

@@ -126,6 +126,20 @@ TEST(EtaBench, DecodeReadsTheExpertsThatRowsChoose) {
   }
 }
 
+TEST(EtaBench, DecodeCountsExpertsAsTheyAreKept) {
+  const std::string shape =
+      "decode --backend=cpu --layers=1 --width=64 --vocab=256 --heads=8 --kv_heads=2 "
+      "--head_dim=16 --block=16 --batch=2 --context=256 --density=1 --experts=8 "
+      "--experts_per_token=2 --expert_ffn=64";
+  const auto bytes = [&](const std::string& weights) {
+    return Report(shape + " --weights=" + weights)["model"]["expert_bytes"].get<double>();
+  };
+  const double native = bytes("native");
+  EXPECT_LT(bytes("int8"), 0.6 * native);
+  EXPECT_LT(bytes("int4"), bytes("int8"));
+  EXPECT_GT(bytes("float8"), 0.0);
+}
+
 TEST(EtaBench, DecodeCountsWhatWindowsRead) {
   const nlohmann::json report = Report(
       "decode --backend=cpu --layers=5 --width=64 --ffn=96 --vocab=256 --heads=4 --kv_heads=2 "

@@ -107,14 +107,20 @@ absl::StatusOr<StoredTensor> RandomModel::ReadStored(const std::string& name) co
   constexpr float kDeviation = kMaxE4M3 / 4.0f;
   const float scale = 1.0f / std::sqrt(static_cast<float>(cols)) / kDeviation;
   StoredTensor tensor;
-  tensor.bytes.resize(rows * cols);
   tensor.float8 = {std::vector<float>(rows, scale), 1, static_cast<int64_t>(cols)};
-  const uint64_t seed = seed_ ^ HashOf(name);
+  const std::string shared = SharedName(name);
+  if (const auto made = made_.find(shared); made != made_.end()) {
+    tensor.bytes = made->second;
+    return tensor;
+  }
+  tensor.bytes.resize(rows * cols);
+  const uint64_t seed = seed_ ^ HashOf(shared.empty() ? name : shared);
   workers_.Run(static_cast<int64_t>(rows), [&](int64_t row, int) {
     for (size_t i = static_cast<size_t>(row) * cols; i < static_cast<size_t>(row + 1) * cols; ++i) {
       tensor.bytes[i] = static_cast<std::byte>(FloatToE4M3(kDeviation * RandomNormal(seed, i)));
     }
   });
+  if (!shared.empty()) made_[shared] = tensor.bytes;
   return tensor;
 }
 
@@ -145,15 +151,6 @@ std::vector<std::byte> RandomModel::Make(const std::string& name, const TensorIn
       values[i] = FloatToBFloat16(scale * RandomNormal(seed, i));
     }
   });
-  return bytes;
-}
-
-double RandomModel::expert_bytes() const {
-  double bytes = 0.0;
-  for (const auto& [name, info] : tensors_) {
-    if (!absl::StartsWith(name, "model.layers.0.mlp.experts.0.")) continue;
-    bytes += static_cast<double>(info.bytes());
-  }
   return bytes;
 }
 

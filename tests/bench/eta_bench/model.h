@@ -41,9 +41,6 @@ class RandomModel final : public TensorSource {
   absl::StatusOr<std::vector<std::byte>> Read(const std::string& name) const override;
   absl::StatusOr<StoredTensor> ReadStored(const std::string& name) const override;
 
-  // Of one expert of one layer.
-  double expert_bytes() const;
-
  private:
   std::vector<std::byte> Make(const std::string& name, const TensorInfo& info) const;
 
