@@ -11,6 +11,7 @@
 //   eta-bench prefill --backend=cuda --tokens=4096,8192,32768
 //   eta-bench text --model=models/eta-27m --text=FILE --context=1024,4096
 //   eta-bench replay --model=models/eta-27m --streams=1,8
+//   eta-bench masks --streams=64 --bound=32 --device_microseconds=2500      (builds with formats)
 //   eta-bench matmul --only=decode
 //   eta-bench tokenizer --tokenizer=FILE --text=FILE
 //   eta-bench profiles --profile_store=sqlite:PATH
@@ -253,6 +254,7 @@ int Main(int argc, char** argv) {
   AddPrefillCommand(app, chosen);
   AddProfilesCommand(app, chosen);
   AddReplayCommand(app, chosen);
+  AddMasksCommand(app, chosen);
   AddTextCommand(app, chosen);
   AddTokenizerCommand(app, chosen);
 #if ETA_BENCH_TRAINING

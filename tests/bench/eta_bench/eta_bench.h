@@ -62,6 +62,7 @@ void AddAppendCommand(CLI::App& app, Command& chosen);
 void AddAttentionCommand(CLI::App& app, Command& chosen);
 void AddBackgroundCommand(CLI::App& app, Command& chosen);
 void AddDecodeCommand(CLI::App& app, Command& chosen);
+void AddMasksCommand(CLI::App& app, Command& chosen);
 void AddMatmulCommand(CLI::App& app, Command& chosen);
 void AddPrefillCommand(CLI::App& app, Command& chosen);
 void AddProfilesCommand(CLI::App& app, Command& chosen);

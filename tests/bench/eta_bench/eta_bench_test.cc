@@ -66,6 +66,18 @@ TEST(EtaBench, ReplaysAnswersWithoutAndWithDrafts) {
   EXPECT_GT(report["rows"][0]["tokens_per_step"].get<double>(), 2.0);
 }
 
+TEST(EtaBench, MasksTellWhatTheHostTakesOfAStep) {
+  if (RunBench("masks --help").code != 0) GTEST_SKIP() << "built without formats of answers";
+  const nlohmann::json report = Report(
+      "masks --streams=4 --bound=2 --device_microseconds=500 --context=20 --answer=24 --turns=1"
+      " --model=" ETA_SOURCE_DIR "/models/eta-27m");
+  ASSERT_EQ(report["rows"].size(), 2u) << "without formats, and with them";
+  for (const nlohmann::json& row : report["rows"]) {
+    ExpectNumbers(row, {"steps", "step_microseconds", "p90_microseconds", "host_microseconds"});
+    EXPECT_GT(row["step_microseconds"].get<double>(), 500.0);
+  }
+}
+
 TEST(EtaBench, CountsTheBytesOfEightBits) {
   const std::string shape =
       " --backend=reference --batch=2 --context=1024 --heads=4 --kv_heads=2 --head_dim=64 "

@@ -3,17 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/format/answer_guide.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace eta::bench {
 
 struct ReplayCase {
-  std::string kind;  // "quote", "edit", "free" or "random"
+  std::string kind;  // "quote", "edit", "free", "random" or "json"
   std::vector<int32_t> prompt;
   std::vector<int32_t> answer;
+  std::shared_ptr<const CompiledFormat> format = nullptr;  // that binds the answer
 };
 
 struct CaseSizes {

@@ -65,6 +65,7 @@ void ReplayRun::Add(const ReplayRun& other) {
   seconds += other.seconds;
   tokens += other.tokens;
   steps += other.steps;
+  step_seconds.insert(step_seconds.end(), other.step_seconds.begin(), other.step_seconds.end());
   drafts.Add(other.drafts);
 }
 
@@ -100,6 +101,7 @@ SequenceOptions ReplayEngine::OptionsOf(const ReplayCase& replayed) const {
   request.stopping = {.max_tokens = static_cast<int32_t>(replayed.answer.size()),
                       .ignore_eos = true};
   request.output = {.text = false, .ids = true, .logprobs = 0};
+  request.format = replayed.format;
   if (options_.full_attention) request.attention.mode = AttentionMode::kFull;
   sequence.attention = ResolveAttention(request.attention, config());
   sequence.rope_factor = RopeFactor(config(), options_.tokens);
@@ -164,6 +166,7 @@ ReplayRun ReplayEngine::Run(std::span<const ReplayCase> cases, int32_t streams,
     if (!seen) continue;
     if (!seen->prompts && seen->sequences == streams) {
       run.seconds += pending;
+      run.step_seconds.push_back(pending);
       run.tokens += seen->tokens;
       run.steps += seen->only_makes_drafts ? 0 : 1;
     }

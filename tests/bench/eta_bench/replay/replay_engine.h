@@ -38,9 +38,10 @@ struct ReplayedAnswer {
 };
 
 struct ReplayRun {
-  double seconds = 0.0;  // of steps without prompts in which all streams wrote
-  int64_t tokens = 0;    // that they drew
-  int64_t steps = 0;     // but for those that made drafts
+  double seconds = 0.0;              // of steps without prompts in which all streams wrote
+  int64_t tokens = 0;                // that they drew
+  int64_t steps = 0;                 // but for those that made drafts
+  std::vector<double> step_seconds;  // of each of them
   DraftCounts drafts;
   std::vector<ReplayedAnswer> answers;
 
