@@ -183,12 +183,12 @@ class Sequence {
     return first_token_at_ ? last_token_at_ : options_.arrival;
   }
   // Appends a drawn token; Emit sends what it brought. True: the answer is done, and End is to
-  // follow. An error: its format does not take the token, and it must end with that.
+  // follow. An error: no memory for its format's part, and it must end with that.
   absl::StatusOr<bool> Accept(const SampleRow& row, Clock::time_point now);
   // The bound answer is complete, and no token can come: it is done without another one.
   void FinishComplete() { Finish(FinishReason::kEndOfText, std::nullopt, ""); }
   // Whether an answer that is done is what its format asks for, as of BoundAnswer::Check.
-  absl::Status CheckAnswer() const {
+  absl::Status CheckAnswer() {
     return bound_ == nullptr ? absl::OkStatus() : bound_->Check(ending_.reason);
   }
   void Emit();

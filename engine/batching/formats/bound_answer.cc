@@ -40,20 +40,35 @@ BoundAnswer::BoundAnswer(const Request& request, const ModelConfig& config,
 }
 
 size_t BoundAnswer::CountFitting(std::span<const int32_t> drafts) {
-  const size_t count = AcceptDrafts(drafts, [](size_t) {});
+  CatchUp();
+  const size_t count = Take(drafts, [](size_t) {});
   guide_->Rollback(static_cast<int32_t>(count));
   return count;
 }
 
 template <typename Taken>
-size_t BoundAnswer::AcceptDrafts(std::span<const int32_t> drafts, const Taken& taken) {
+size_t BoundAnswer::Take(std::span<const int32_t> tokens, const Taken& taken) {
   size_t count = 0;
   try {
-    for (; count < drafts.size() && guide_->Accept(drafts[count]); taken(count)) ++count;
+    for (; count < tokens.size() && guide_->Accept(tokens[count]); taken(count)) ++count;
   } catch (const std::bad_alloc&) {
     lost_ = true;
   }
   return count;
+}
+
+void BoundAnswer::CatchUp() {
+  const size_t count = Take(untaken_, [](size_t) {});
+  if (count < untaken_.size() && !lost_) refused_ = untaken_[count];
+  untaken_.clear();
+}
+
+absl::Status BoundAnswer::Refused() const {
+  if (lost_) return OutOfMemory();
+  if (!refused_) return absl::OkStatus();
+  RETURN_IF_ERROR(guide_->failure());
+  return Invalid(
+      absl::StrCat("the format does not take token ", *refused_, ", which it allowed to be drawn"));
 }
 
 void BoundAnswer::Expect(std::span<const int32_t> drafts, size_t from) {
@@ -69,9 +84,12 @@ void BoundAnswer::Fill() {
     if (ahead >= from_) Fill(places_[ahead], num_tokens_ + static_cast<int32_t>(ahead));
   };
   for (Place& place : places_) place.next = Next::kStuck;
-  fill(0);
-  const size_t count = AcceptDrafts(drafts_, fill);
-  if (count > 0) guide_->Rollback(static_cast<int32_t>(count));
+  CatchUp();
+  if (!refused_) {
+    fill(0);
+    const size_t count = Take(drafts_, fill);
+    if (count > 0) guide_->Rollback(static_cast<int32_t>(count));
+  }
   fill_time_ = Clock::now() - begin;
 }
 
@@ -127,6 +145,7 @@ absl::Status BoundAnswer::Undrawn(size_t ahead) const {
     case Next::kStuck:
       break;
   }
+  RETURN_IF_ERROR(Refused());
   RETURN_IF_ERROR(guide_->failure());
   return UnsupportedByModel("format",
                             "no token of the model's vocabulary can come next, and the answer may "
@@ -134,19 +153,22 @@ absl::Status BoundAnswer::Undrawn(size_t ahead) const {
 }
 
 absl::Status BoundAnswer::Accept(int32_t token) {
-  return CatchOutOfMemory([&]() -> absl::Status {
-    if (!guide_->Accept(token)) {
-      RETURN_IF_ERROR(guide_->failure());
-      return Invalid(
-          absl::StrCat("the format does not take token ", token, ", which it allowed to be drawn"));
-    }
+  return CatchOutOfMemory([&] {
+    untaken_.push_back(token);
     text_.append(tokenizer_.ShownBytes(token));
     ++num_tokens_;
     return absl::OkStatus();
   });
 }
 
-absl::Status BoundAnswer::Check(FinishReason reason) const {
+bool BoundAnswer::complete() {
+  CatchUp();
+  return !refused_ && guide_->Complete();
+}
+
+absl::Status BoundAnswer::Check(FinishReason reason) {
+  CatchUp();
+  RETURN_IF_ERROR(Refused());
   if (reason == FinishReason::kStopString || reason == FinishReason::kCutOff) {
     return absl::OkStatus();
   }

@@ -8,6 +8,9 @@
 // - A stop id that the format does not take where it stands cannot be drawn. One that can be drawn
 //   ends the answer, complete or not, as does a stop string.
 //
+// A drawn token is taken by the guide when that is asked next, mostly by Fill: between two steps,
+// in which the device rests, nobody waits for the guides of all answers.
+//
 // Fill may run on any thread, while nothing else of this answer is called. All else is the step
 // thread's.
 #pragma once
@@ -15,6 +18,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,7 +38,7 @@ class BoundAnswer {
     kAny,       // every token
     kMasked,    // those of mask(), at least one
     kNothing,   // no token: the answer is complete
-    kStuck,     // no token, and it is not complete, or its guide has failed
+    kStuck,     // no token, and it is not complete, or its guide has failed or took no drawn one
     kNoMemory,  // Fill had no memory
   };
 
@@ -48,7 +52,7 @@ class BoundAnswer {
   // accepted; but not what may come behind fewer than `from` of them.
   void Expect(std::span<const int32_t> drafts, size_t from = 0);
 
-  // Finds out what may come next. Changes nothing else, so it may run again.
+  // Finds out what may come next. It may run again.
   void Fill();
 
   // Of the last Fill, behind the first `ahead` drafts:
@@ -63,17 +67,17 @@ class BoundAnswer {
   }
   std::chrono::nanoseconds fill_time() const { return fill_time_; }
   // Why the answer ends where no token may come. OK: it is complete. AnswerGuide::failure; else
-  // FAILED_PRECONDITION (UNSUPPORTED_BY_MODEL): the vocabulary has nothing that fits.
+  // INTERNAL, ANSWER_INVALID: the format did not take a drawn token; else FAILED_PRECONDITION
+  // (UNSUPPORTED_BY_MODEL): the vocabulary has nothing that fits.
   absl::Status Undrawn(size_t ahead = 0) const;
 
-  // Takes a drawn token that does not end the answer. AnswerGuide::failure; INTERNAL,
-  // ANSWER_INVALID: the format does not take it.
+  // Adds a drawn token that does not end the answer. RESOURCE_EXHAUSTED: no memory.
   absl::Status Accept(int32_t token);
 
-  bool complete() const { return guide_->Complete(); }
+  bool complete();
   // Whether an answer that ended so is what the format asks for; INTERNAL, ANSWER_INVALID. One that
-  // was cut off, or stopped before it was complete, need not be.
-  absl::Status Check(FinishReason reason) const;
+  // was cut off, or stopped before it was complete, need not be, but what Undrawn has it fails for.
+  absl::Status Check(FinishReason reason);
 
  private:
   // What may come at one place of the answer.
@@ -82,9 +86,12 @@ class BoundAnswer {
     Next next = Next::kAny;
   };
 
-  // Has the guide accept drafts as far as it does, and tells `taken` of each how many they are.
+  // Has the guide accept tokens as far as it does, and tells `taken` of each how many they are.
   template <typename Taken>
-  size_t AcceptDrafts(std::span<const int32_t> drafts, const Taken& taken);
+  size_t Take(std::span<const int32_t> tokens, const Taken& taken);
+  // Has the guide take the tokens that were accepted since it was asked last.
+  void CatchUp();
+  absl::Status Refused() const;
   void Fill(Place& place, int32_t num_tokens);
   // Takes the ends that may not come yet out of the mask, but where nothing else is in it.
   void ForbidEnds(Place& place, int32_t num_tokens);
@@ -98,6 +105,8 @@ class BoundAnswer {
   std::vector<int32_t> early_ends_;  // that may not come before min_tokens
   std::vector<int32_t> late_ends_;   // nor after it
   std::vector<int32_t> taken_;       // of these: those that ForbidEnds took out
+  std::vector<int32_t> untaken_;     // by the guide yet
+  std::optional<int32_t> refused_;   // the token that it did not take
   std::vector<int32_t> drafts_;
   size_t from_ = 0;            // of places_, the first that is filled
   std::vector<Place> places_;  // the next one, and those behind drafts

@@ -98,7 +98,8 @@ bool StepPipeline::next_empty() const {
 }
 
 absl::Status StepPipeline::Forward() {
-  BeginMasks(*next_);
+  FindBound(*next_);
+  if (!next_->batch.defers()) masks_.Begin(next_->bound);  // its ops run as they are noted
   if (std::exchange(prepared_, false)) {
     for (const StepMember& member : next_->members) {
       next_->batch.SetToken(member.rows.row_begin, member.sequence->tokens().back());
@@ -111,7 +112,7 @@ absl::Status StepPipeline::Forward() {
 }
 
 // A step's masks depend on its tokens, so they are none of what is prepared.
-void StepPipeline::BeginMasks(RunningStep& step) {
+void StepPipeline::FindBound(RunningStep& step) {
   step.bound.clear();
   for (const StepMember& member : step.members) {
     const Sequence& sequence = *member.sequence;
@@ -119,11 +120,14 @@ void StepPipeline::BeginMasks(RunningStep& step) {
       step.bound.push_back(sequence.bound());
     }
   }
-  masks_.Begin(step.bound);
 }
 
-void StepPipeline::AwaitMasks(RunningStep& step) {
+// The device and the crew have work before this thread goes on to what only it can do.
+void StepPipeline::FillMasks(RunningStep& step) {
   if (step.bound.empty()) return;
+  step.batch.LaunchForward();
+  if (step.batch.defers()) masks_.Begin(step.bound);
+  Complete(*next_);
   const Clock::time_point begin = Clock::now();
   masks_.Join();
   step.report.mask_delay = Clock::now() - begin;
@@ -174,8 +178,7 @@ void StepPipeline::ChooseShadow(RunningStep& step) {
 void StepPipeline::Launch() {
   std::swap(current_, next_);
   current_->number = sampler_.Begin();
-  if (!current_->bound.empty()) current_->batch.LaunchForward();
-  AwaitMasks(*current_);
+  FillMasks(*current_);
   DrawTokens(*current_);
   current_->batch.Launch();
   Complete(*next_);

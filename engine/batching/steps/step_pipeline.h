@@ -90,10 +90,10 @@ class StepPipeline {
   // Whether the next step has no rows.
   bool next_empty() const;
   // Notes the next step; a prepared one has only its tokens to be filled in. An error means that
-  // the device is lost. The masks of bound answers begin to be filled.
+  // the device is lost.
   absl::Status Forward();
-  // Launches the next step, and completes the one before it. With bound answers, the forward pass
-  // is launched first, and the draws when their masks are there.
+  // Launches the next step, and completes the one before it. With bound answers the draws are
+  // launched behind that, when their masks are there.
   void Launch();
   // Waits for the device. On error nothing of the step counts; see Backend::Finish.
   absl::Status Finish();
@@ -121,8 +121,8 @@ class StepPipeline {
 
  private:
   absl::Status Note(RunningStep& step);
-  void BeginMasks(RunningStep& step);
-  void AwaitMasks(RunningStep& step);
+  void FindBound(RunningStep& step);
+  void FillMasks(RunningStep& step);
   void ChooseShadow(RunningStep& step);
   bool TakeShadow(RunningStep& step, Clock::time_point now);
   void DrawTokens(RunningStep& step);

@@ -181,6 +181,32 @@ TEST_F(BoundAnswers, TellTheirFormatOfEachTokenOnce) {
       << "for each token, and for the end";
 }
 
+TEST_F(BoundAnswers, LeaveTokensToTheThreadThatFills) {
+  const auto id_of = [&](std::string_view bytes) {
+    int32_t id = 0;
+    while (tokenizer_->PieceBytes(id) != bytes) ++id;
+    return id;
+  };
+  const auto format = Format(Digits(2, 4));
+  const int32_t seven = id_of("7");
+  BoundAnswer answer(Bound(format), config_, *tokenizer_);
+  EXPECT_TRUE(answer.Accept(seven).ok());
+  EXPECT_TRUE(answer.Accept(seven).ok());
+  EXPECT_THAT(format->accepted(), IsEmpty());
+  answer.Fill();
+  EXPECT_THAT(format->accepted(), ElementsAre(seven, seven));
+  EXPECT_TRUE(answer.complete());
+
+  // None is lost where the answer ends.
+  EXPECT_TRUE(answer.Accept(seven).ok());
+  EXPECT_TRUE(answer.Check(FinishReason::kLength).ok());
+  EXPECT_THAT(format->accepted(), SizeIs(3));
+  EXPECT_TRUE(answer.Accept(id_of("a")).ok());
+  EXPECT_FALSE(answer.complete());
+  EXPECT_THAT(answer.Check(FinishReason::kCutOff),
+              FailsFor(absl::StatusCode::kInternal, "ANSWER_INVALID"));
+}
+
 TEST_F(BoundAnswers, HaveTheModelsOwnLogprobs) {
   Request request = Bound(Format(Digits(6, 6)));
   request.attention.mode = AttentionMode::kFull;
@@ -314,7 +340,7 @@ TEST_F(BoundAnswers, WhoseFormatRefusesATokenFail) {
             Bound(Format(Digits(12, 12)), 64, 2)},
            *backend_);
   EXPECT_THAT(outcome.answers[0].failure, FailsFor(absl::StatusCode::kInternal, "ANSWER_INVALID"));
-  EXPECT_THAT(outcome.answers[0].ids, SizeIs(2));
+  EXPECT_THAT(outcome.answers[0].ids, SizeIs(3)) << "it is told so when the next one is drawn";
   EXPECT_EQ(outcome.answers[1].text.size(), 12u);
 }
 
