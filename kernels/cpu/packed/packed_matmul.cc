@@ -43,38 +43,55 @@ constexpr size_t kGroupsOfTask = 128;
 
 constexpr size_t kVectors = kGroupNumbers / kLanes;
 
-// As QuantizeActivations().
-void QuantizeGroup(const float* from, QuantizedGroup& to) {
+// The largest magnitude of a group; infinity or NaN if it has one.
+float Largest(const float* group) {
+  const Float d;
+  const Int di;
+  Ints largest = hn::Zero(di);  // magnitudes are ordered as their bits are
+  for (size_t v = 0; v < kVectors; ++v) {
+    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(hn::LoadU(d, group + v * kLanes))));
+  }
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+}
+
+// The sums of the lanes of two vectors, in the lower half's first lane and the upper half's.
+HWY_INLINE Ints SumsOfLanes(Ints a, Ints b) {
+  const Int di;
+  Ints sum = hn::Add(hn::ConcatLowerLower(di, b, a), hn::ConcatUpperUpper(di, b, a));
+#if HWY_MAX_BYTES >= 64
+  sum = hn::Add(sum, hn::SwapAdjacentBlocks(sum));
+#endif
+#if HWY_MAX_BYTES >= 32
+  sum = hn::Add(sum, hn::Shuffle1032(sum));
+#endif
+  return hn::Add(sum, hn::Shuffle2301(sum));
+}
+
+// As QuantizeActivations(). `most` is Largest() of the group.
+void QuantizeGroup(const float* from, float most, QuantizedGroup& to) {
   const Float d;
   const Int di;
   const hn::Rebind<int8_t, Float> d8;
-  Floats x[kVectors];
-  Ints largest = hn::Zero(di);  // magnitudes are ordered as their bits are
-  for (size_t v = 0; v < kVectors; ++v) {
-    x[v] = hn::LoadU(d, from + v * kLanes);
-    largest = hn::Max(largest, hn::BitCast(di, hn::Abs(x[v])));
-  }
-  const auto most = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
-  to = {};
-  to.start.fill(kFirstSum);
-  if (!std::isfinite(most)) {
-    to.scale = std::numeric_limits<float>::quiet_NaN();
+  const float scale = most / 127.0f;
+  if (!std::isfinite(most) || scale < kLeastActivationScale) {
+    to = {};
+    to.start.fill(kFirstSum);
+    if (!std::isfinite(most)) to.scale = std::numeric_limits<float>::quiet_NaN();
     to.scaled_sum = to.scale;
     return;
   }
-  const float scale = most / 127.0f;
-  if (scale < kLeastActivationScale) return;
   const Floats inverse = hn::Set(d, 1.0f / scale);
   Ints sums[2] = {hn::Zero(di), hn::Zero(di)};
   auto* bytes = reinterpret_cast<int8_t*>(to.x.data());
   for (size_t v = 0; v < kVectors; ++v) {
-    const Ints rounded = hn::NearestInt(hn::Mul(x[v], inverse));
+    const Ints rounded = hn::NearestInt(hn::Mul(hn::LoadU(d, from + v * kLanes), inverse));
     hn::StoreU(hn::DemoteTo(d8, rounded), d8, bytes + v * kLanes);
     Ints& sum = sums[2 * v / kVectors];
     sum = hn::Add(sum, rounded);
   }
-  const int32_t first = hn::GetLane(hn::SumOfLanes(di, sums[0]));
-  const int32_t second = hn::GetLane(hn::SumOfLanes(di, sums[1]));
+  const Ints both = SumsOfLanes(sums[0], sums[1]);
+  const int32_t first = hn::GetLane(both);
+  const int32_t second = hn::GetLane(hn::UpperHalf(hn::Half<Int>(), both));
   const int32_t all = first + second;
   to.scale = scale;
   to.scaled_sum = scale * static_cast<float>(all);
@@ -82,14 +99,31 @@ void QuantizeGroup(const float* from, QuantizedGroup& to) {
               kFirstSum - 32 * first, kFirstSum - 32 * second, kFirstSum};
 }
 
+// `count` groups, `height` apart. Their maxima come first, since from a maximum to the sums is a
+// long chain, and shorter ones overlap better.
+QuantizedGroup* QuantizeGroups(const float* from, size_t count, int64_t height,
+                               QuantizedGroup* to) {
+  constexpr size_t kTogether = 16;
+  for (size_t g = 0; g < count; g += kTogether) {
+    const size_t end = std::min(count, g + kTogether);
+    float most[kTogether];
+    for (size_t i = g; i < end; ++i) most[i - g] = Largest(from + i * kGroupNumbers);
+    for (size_t i = g; i < end; ++i, to += height) {
+      QuantizeGroup(from + i * kGroupNumbers, most[i - g], *to);
+    }
+  }
+  return to;
+}
+
 // The row's groups, `height` apart.
 void QuantizeRow(const float* row, size_t cols, int64_t height, QuantizedGroup* to) {
-  size_t k = 0;
-  for (; k + kGroupNumbers <= cols; k += kGroupNumbers, to += height) QuantizeGroup(row + k, *to);
+  const size_t whole = cols / kGroupNumbers;
+  to = QuantizeGroups(row, whole, height, to);
+  const size_t k = whole * kGroupNumbers;
   if (k == cols) return;
   float edge[kGroupNumbers] = {};
   std::memcpy(edge, row + k, (cols - k) * sizeof(float));
-  QuantizeGroup(edge, *to);
+  QuantizeGroups(edge, 1, height, to);
 }
 
 // Rows as tiles of quantised groups.

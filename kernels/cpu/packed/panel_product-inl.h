@@ -26,8 +26,26 @@ HWY_BEFORE_NAMESPACE();
 namespace eta::cpu {
 namespace HWY_NAMESPACE {
 
-// The distance in bytes at which numbers are requested ahead of the product.
+// The distance in bytes of numbers at which groups are requested ahead of the product.
 inline constexpr size_t kPrefetchBytes = 2048;
+
+// Requests what the product reads of a group; behind a panel's last group are those of the next.
+template <GgmlType kType>
+HWY_INLINE void PrefetchGroup(const BlockRows& weight, int64_t panel, size_t group) {
+  constexpr IntegerForm kForm = FormOf(kType);
+  constexpr size_t kBytes = NumberBytes(kForm);
+  if (group >= weight.num_groups()) {
+    group -= weight.num_groups();
+    ++panel;
+  }
+  const uint8_t* numbers = weight.numbers(panel) + group * kBytes;
+  for (size_t line = 0; line < kBytes; line += 64) hwy::Prefetch(numbers + line);
+  const size_t unit = kForm.nested ? group / kUnitGroups : group;
+  hwy::Prefetch(weight.units(panel) + unit * (UnitBytes(kForm) / sizeof(uint16_t)));
+  if constexpr (kForm.nested) {
+    hwy::Prefetch(weight.factors(panel) + group * FactorBytes(kForm));
+  }
+}
 
 // A half of the group's products, or all of them, times their scales: the first makes `scaled`, the
 // second is added to it.
@@ -99,9 +117,7 @@ HWY_NOINLINE void Product(const QuantizedGroup* tile, const BlockRows& weight, i
   const QuantizedGroup* x = tile;
   const uint8_t* numbers = weight.numbers(panel);
   for (size_t g = 0; g < num_groups; ++g, x += kRows, numbers += kBytes) {
-    for (size_t line = 0; line < kBytes; line += 64) {
-      hwy::Prefetch(numbers + kPrefetchBytes + line);
-    }
+    PrefetchGroup<kType>(weight, panel, g + kPrefetchBytes / kBytes);
     // Where variables are given zeros first, these would cost as much as the product.
     __attribute__((uninitialized)) GroupScales scales[kPanelVectors];
 #pragma GCC unroll 4
