@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <variant>
 
+#include "kernels/cuda/rows/chain_walk.h"
+
 namespace eta::cuda {
 namespace {
 
@@ -82,6 +84,17 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
   fused.product.ahead = WeightsAhead(ops.subspan(count));
   fused.num_ops = count;
   return fused;
+}
+
+std::vector<FusedProduct> FuseChain(std::span<const Op> ops) {
+  std::vector<FusedProduct> chain;
+  while (chain.size() < product::kMostChained) {
+    const std::optional<FusedProduct> fused = FuseProduct(ops);
+    if (!fused) break;
+    chain.push_back(*fused);
+    ops = ops.subspan(fused->num_ops);
+  }
+  return chain;
 }
 
 std::optional<FusedExperts> FuseExperts(std::span<const Op> ops) {

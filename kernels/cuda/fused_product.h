@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/program.h"
 #include "kernels/cuda/rows/row_product.h"
@@ -22,6 +23,14 @@ struct FusedProduct {
 // wrote or SwiGlu. Nullopt if they do not begin so, if there are more than kMostProductRows rows,
 // or if one of these ops reads memory that another one writes, other than as its input.
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
+
+// Whether programs launch products that follow one another as one kernel. No GPU has run it yet.
+inline constexpr bool kServesChains = false;
+
+// The products at the beginning of `ops` that follow one another with nothing in between, as many
+// as the kernel of product_chain.h takes. Each of them begins when those before it have ended, so
+// it may read and write what they did.
+std::vector<FusedProduct> FuseChain(std::span<const Op> ops);
 
 struct FusedExperts {
   const RouteRowsOp* route = nullptr;  // in front of the product, for a kernel that may do both

@@ -5,10 +5,12 @@
 #include <iterator>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/fused_product.h"
 #include "kernels/cuda/host/step_plan.h"
 #include "kernels/cuda/packed/unpack_weight.h"
+#include "kernels/cuda/rows/product_chain.h"
 #include "kernels/cuda/rows/sampling.h"
 
 namespace eta::cuda {
@@ -173,13 +175,29 @@ class Launcher {
   // Launches a product of few rows with the ops around it. Returns how many these are; 0, and
   // launches nothing, if the ops do not begin so or no kernel does them.
   size_t LaunchProduct(std::span<const Op> ops) {
-    std::optional<FusedProduct> fused = FuseProduct(ops);
+    if (const size_t launched = kServesChains ? LaunchChain(ops) : 0; launched > 0) return launched;
+    const std::optional<FusedProduct> fused = FuseProduct(ops);
     if (!fused) return 0;
-    if (fused->gathers) {
-      fused->product.norm.rows =
-          reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(*fused->gathers));
+    return RunRowProduct(context_, Resolved(*fused)) ? fused->num_ops : 0;
+  }
+  // Launches products that follow one another. Returns as LaunchProduct does.
+  size_t LaunchChain(std::span<const Op> ops) {
+    const std::vector<FusedProduct> chain = FuseChain(ops);
+    std::vector<RowProduct> products;
+    for (const FusedProduct& fused : chain) products.push_back(Resolved(fused));
+    const size_t count = RunProductChain(context_, products);
+    size_t launched = 0;
+    for (size_t i = 0; i < count; ++i) launched += chain[i].num_ops;
+    return launched;
+  }
+  // The product, with the rows that its norm gathers.
+  RowProduct Resolved(const FusedProduct& fused) const {
+    RowProduct product = fused.product;
+    if (fused.gathers) {
+      product.norm.rows =
+          reinterpret_cast<const int32_t*>(machine_.uploads.DeviceAt(*fused.gathers));
     }
-    return RunRowProduct(context_, fused->product) ? fused->num_ops : 0;
+    return product;
   }
 
   // Launches a product of experts with the ops around it. Returns as LaunchProduct does.

@@ -89,6 +89,7 @@ class Scratch {
     kAdmittedTiles,
     kShadow,
     kUnpacked,
+    kGridBarrier,
     kCount
   };
 

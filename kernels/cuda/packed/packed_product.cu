@@ -77,7 +77,7 @@ __device__ __forceinline__ void MultiplySlice(const Args& args, const std::byte*
   WaitForPrevious();
   AllowNext();
   if constexpr (kNorm) {
-    NormaliseRows(args.product, norm);
+    NormaliseRows<product::WholeBlock>(args.product, norm);
   } else {
     ring.ClearRest();
 #pragma unroll

@@ -1,5 +1,5 @@
-// The parts of row_product.cu: its arguments, the tile of channels that a thread block takes, and
-// the loads of a warp.
+// The parts of row_product.cu and product_chain.cu: the arguments of a product, the tile of
+// channels that a thread block takes, and the products of a warp.
 //
 // Fragments of a tensor core's product (mma.cuh) fix which products meet, not the order of K. So a
 // lane takes 8 neighbours of K in one load of 16 bytes, and these are the pairs of two products:
@@ -52,6 +52,14 @@ struct Args {
 
 // `weight` is the product's `data`.
 Args ArgsOf(const Device& device, const RowProduct& product);  // row_product.cu
+// Whether there is a kernel for weights of 16 bits, unless rows of a norm do not fit into shared
+// memory.
+bool HasKernel(const RowProduct& product);  // row_product.cu
+
+// The kThreads threads that multiply, if they are the thread block.
+struct WholeBlock {
+  static __device__ __forceinline__ void Sync() { __syncthreads(); }
+};
 
 // The stride of a row of x in shared memory, in elements of 16 bits: the rows that a quarter of a
 // warp reads at once then lie in different banks.

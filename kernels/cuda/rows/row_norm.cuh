@@ -81,7 +81,7 @@ __device__ __forceinline__ void StoreNormalised(const Args& args, const NormMemo
 }
 
 // All threads normalise up to kRowsTogether rows.
-template <typename T>
+template <typename Block, typename T>
 __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMemory<T>& memory) {
   __shared__ float of_warps[kRowsTogether][kWarps];
   const auto first = static_cast<int32_t>(threadIdx.x) * kWidth;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
     sum = SumOfLanes(sum);
     if (threadIdx.x % 32 == 0) of_warps[r][threadIdx.x / 32] = sum;
   }
-  __syncthreads();
+  Block::Sync();
 #pragma unroll
   for (int r = 0; r < kRowsTogether; ++r) {
     if (r >= args.rows) break;
@@ -175,19 +175,20 @@ __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<
   }
 }
 
-// Normalises the rows. Ends with a barrier of all threads. REQUIRES: RequestFactors() before.
-template <typename T>
+// Normalises the rows. Ends with a barrier of all threads of `Block`. A kernel that mostly has many
+// rows does without the code for few (kFew). REQUIRES: RequestFactors() before.
+template <typename Block, bool kFew = true, typename T>
 __device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
   WaitGroups<0>();
-  __syncthreads();
-  if (args.rows <= kRowsTogether) {
-    NormaliseTogether(args, memory);
+  Block::Sync();
+  if (kFew && args.rows <= kRowsTogether) {
+    NormaliseTogether<Block>(args, memory);
   } else {
     for (auto row = static_cast<int32_t>(threadIdx.x / 32); row < args.rows; row += kWarps) {
       NormaliseRow(args, memory, row);
     }
   }
-  __syncthreads();
+  Block::Sync();
 }
 
 }  // namespace eta::cuda::product

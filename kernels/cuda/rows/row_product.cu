@@ -14,6 +14,7 @@
 #include "kernels/cuda/packed/packed_product.h"
 #include "kernels/cuda/rows/row_norm.cuh"
 #include "kernels/cuda/rows/row_product.h"
+#include "kernels/cuda/rows/tile_sums.cuh"
 
 namespace eta::cuda {
 namespace product {
@@ -86,46 +87,6 @@ __device__ __forceinline__ void LoadX(const Args& args, const T* shared, int32_t
   }
 }
 
-template <int kColumns>
-struct Sums {
-  float of_warps[2][kWarps][4 * kColumns][32];  // of two tiles, in turns
-};
-
-// Adds up the warps' sums of a tile and stores the result. The `count`-th tile is one warp's work;
-// meanwhile the others go on. `old`: what that warp loaded of out.
-template <typename T, int kColumns, bool kSwiGlu>
-__device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& tile, int32_t count,
-                                       Sums<kColumns>& shared, float (&sums)[kColumns][4],
-                                       const float (&old)[4 * kColumns]) {
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  auto& of_warps = shared.of_warps[count % 2];
-#pragma unroll
-  for (int i = 0; i < 4 * kColumns; ++i) {
-    of_warps[warp][i][lane] = sums[i / 4][i % 4];
-    sums[i / 4][i % 4] = 0.0f;
-  }
-  __syncthreads();
-  if (warp != count % kWarps) return;
-  float total[4 * kColumns] = {};
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-#pragma unroll
-    for (int i = 0; i < 4 * kColumns; ++i) total[i] += of_warps[w][i][lane];
-  }
-  tile.template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
-    float value = total[i];
-    if (args.accumulate) value += old[i];
-    if (args.bias != nullptr) value += args.bias[channel];
-    StoreOut<T>(args, row, channel, value);
-    if constexpr (kSwiGlu) {
-      if (i % 4 >= 2) return;
-      StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
-                        value, total[i + 2]);
-    }
-  });
-}
-
 template <typename T, int kColumns, bool kNorm, bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     Kernel(const __grid_constant__ Args args) {
@@ -151,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   Walk<kSwiGlu> walk(args);
   int32_t count = 0;
   load_old(walk.tile(), count);
-  if constexpr (kNorm) NormaliseRows(args, norm);
+  if constexpr (kNorm) NormaliseRows<WholeBlock>(args, norm);
   float sums[kColumns][4] = {};
   while (!walk.done()) {
 #pragma unroll
@@ -173,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
       }
       Load(args, loading, groups[d]);
       if (walk.ends_tile()) {
-        Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
+        Finish<WholeBlock, T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
         load_old(walk.tile() + static_cast<int32_t>(gridDim.x), count);
       }
       walk.Advance();
@@ -239,6 +200,8 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
 // Indices of K are 32-bit, those of the last group too.
 constexpr int64_t kMostWidth = 1 << 30;
 
+}  // namespace
+
 bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
@@ -252,8 +215,6 @@ bool HasKernel(const RowProduct& product) {
   return IsAligned(product.norm.x.data, product.norm.x.stride, 4) &&
          IsAligned(product.norm.weight, 0, 4);
 }
-
-}  // namespace
 
 Args ArgsOf(const Device& device, const RowProduct& product) {
   const bool activates = product.activated.data != nullptr;

@@ -141,6 +141,64 @@ TEST_F(FuseProductOf, NoOpThatWritesWhatAnotherReads) {
   EXPECT_EQ(NumFused(), 2u);
 }
 
+// Behind attention: its product, gate and up, down, the next layer's Q, K and V, and what appends
+// them. Every product takes and adds to what those before it wrote.
+class FuseChainOf : public FuseProductOf {
+ protected:
+  void Layer() {
+    FuseProductOf::Layer();
+    const TensorView residual = At<RmsNormOp>(0).x;
+    const TensorView normed = At<RmsNormOp>(0).out;
+    ops_.insert(ops_.begin(),
+                MatMulOp{Narrow(2 * kWidth), MakeWeight(kWidth, 2 * kWidth), residual, true});
+    ops_.push_back(RmsNormOp{residual, bias_.data(), 1e-5f, false, 0, normed});
+    ops_.push_back(MatMulOp{normed, MakeWeight(kInner, kWidth), Floats(kInner), false});
+    ops_.push_back(RopeParams{});
+    ops_.push_back(MatMulOp{Narrow(kWidth), MakeWeight(kWidth, kWidth), residual, true});
+  }
+  std::vector<size_t> Counts(size_t from = 0) const {
+    std::vector<size_t> counts;
+    for (const auto& fused : FuseChain(std::span(ops_).subspan(from))) {
+      counts.push_back(fused.num_ops);
+    }
+    return counts;
+  }
+};
+
+TEST_F(FuseChainOf, ALayer) {
+  Layer();
+  EXPECT_EQ(Counts(), (std::vector<size_t>{1, 3, 2, 2}));
+  const std::vector<FusedProduct> chain = FuseChain(ops_);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(chain[i].product.ahead[0], Weight());
+  EXPECT_EQ(chain[3].product.ahead[0], std::get<MatMulOp>(ops_.back()).weight);
+  EXPECT_EQ(chain[3].product.norm.x, chain[2].product.out);
+}
+
+TEST_F(FuseChainOf, NoMoreThanTheKernelTakes) {
+  Layer();
+  std::erase_if(ops_, [](const Op& op) { return std::holds_alternative<RopeParams>(op); });
+  EXPECT_EQ(Counts(), (std::vector<size_t>{1, 3, 2, 2}));
+  EXPECT_EQ(Counts(1), (std::vector<size_t>{3, 2, 2, 1}));
+}
+
+TEST_F(FuseChainOf, EndsAtAnotherOp) {
+  Layer();
+  EXPECT_EQ(Counts(4), (std::vector<size_t>{2, 2}));
+  EXPECT_EQ(Counts(8), (std::vector<size_t>{}));
+  At<RmsNormOp>(6).add = true;
+  EXPECT_EQ(Counts(), (std::vector<size_t>{1, 3, 2}));
+  Layer();
+  At<MatMulOp>(2).out.rows = kMostProductRows + 1;
+  EXPECT_EQ(Counts(), (std::vector<size_t>{1}));
+}
+
+TEST_F(FuseChainOf, TheLastNormMayGather) {
+  Layer();
+  At<RmsNormOp>(6).gathers = true;
+  At<RmsNormOp>(6).rows = 256;
+  EXPECT_EQ(FuseChain(ops_).at(3).gathers, 256);
+}
+
 // Choice, gate and up, SwiGlu, down and sum of a layer with 6 experts, 2 for a row.
 class FuseExpertsOf : public FuseProductOf {
  protected:

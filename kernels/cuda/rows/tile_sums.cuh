@@ -1,0 +1,51 @@
+// The end of a tile of channels in a product of few rows: the sum of the warps' sums, and the ops
+// behind the product.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/rows/product_tile.cuh"
+
+namespace eta::cuda::product {
+
+template <int kColumns>
+struct Sums {
+  float of_warps[2][kWarps][4 * kColumns][32];  // of two tiles, in turns
+};
+
+// Adds up the warps' sums of a tile and stores the result. The `count`-th tile is one warp's work;
+// meanwhile the others go on. `old`: what that warp loaded of out.
+template <typename Block, typename T, int kColumns, bool kSwiGlu>
+__device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& tile, int32_t count,
+                                       Sums<kColumns>& shared, float (&sums)[kColumns][4],
+                                       const float (&old)[4 * kColumns]) {
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  auto& of_warps = shared.of_warps[count % 2];
+#pragma unroll
+  for (int i = 0; i < 4 * kColumns; ++i) {
+    of_warps[warp][i][lane] = sums[i / 4][i % 4];
+    sums[i / 4][i % 4] = 0.0f;
+  }
+  Block::Sync();
+  if (warp != count % kWarps) return;
+  float total[4 * kColumns] = {};
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+#pragma unroll
+    for (int i = 0; i < 4 * kColumns; ++i) total[i] += of_warps[w][i][lane];
+  }
+  tile.template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
+    float value = total[i];
+    if (args.accumulate) value += old[i];
+    if (args.bias != nullptr) value += args.bias[channel];
+    StoreOut<T>(args, row, channel, value);
+    if constexpr (kSwiGlu) {
+      if (i % 4 >= 2) return;
+      StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
+                        value, total[i + 2]);
+    }
+  });
+}
+
+}  // namespace eta::cuda::product
