@@ -15,6 +15,7 @@
 #include "kernels/cuda/packed/packed_args.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
 #include "kernels/cuda/packed/packed_finish.cuh"
+#include "kernels/cuda/packed/packed_multiply.cuh"
 #include "kernels/cuda/packed/packed_product.h"
 #include "kernels/cuda/packed/packed_ring.cuh"
 #include "kernels/cuda/packed/wide_product.cuh"
@@ -190,8 +191,8 @@ bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
   return LaunchKernel<T, 8, false>(device, args, clusters);
 }
 
-// Fills the segments, for thread blocks of `owners` warps with tiles. Returns how many clusters
-// they take.
+}  // namespace
+
 int32_t FillSegments(const Weight& weight, bool activates, int32_t owners, Args& args) {
   const auto* data = static_cast<const std::byte*>(weight.data);
   int32_t clusters = 0;
@@ -236,6 +237,8 @@ void CutK(const Device& device, const Weight& weight, Args& args) {
   args.slice = (args.chunks + args.ranks - 1) / args.ranks;
 }
 
+namespace {
+
 bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
@@ -243,12 +246,14 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
 // Indices of K are 32-bit.
 constexpr int64_t kMostWidth = 1 << 24;
 
-bool HasKernel(const RowProduct& product) {
+}  // namespace
+
+bool HasKernel(const RowProduct& product, int64_t most_normed) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
   const bool fits = product.out.rows > 0 &&
-                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
+                    product.out.rows <= (norm ? most_normed : kMostPackedRows) && halves &&
                     product.x.dtype == weight.dtype &&
                     (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
                     weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
@@ -262,14 +267,13 @@ bool HasKernel(const RowProduct& product) {
                    IsAligned(product.norm.weight, 0, 4));
 }
 
-}  // namespace
 }  // namespace packed
 
 bool RunPackedProduct(Context& context, const RowProduct& product) {
   if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
     return RunWideProduct(context, product);
   }
-  if (!packed::HasKernel(product)) return false;
+  if (!packed::HasKernel(product, kMostNormedRows)) return false;
   const bool activates = product.activated.data != nullptr;
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
@@ -283,7 +287,7 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
 }
 
 bool RunWideProduct(Context& context, const RowProduct& product) {
-  if (!HasClusters(context.device) || !packed::HasKernel(product) ||
+  if (!HasClusters(context.device) || !packed::HasKernel(product, kMostNormedRows) ||
       product.out.rows <= kMostNarrowRows || product.norm.weight != nullptr ||
       product.activated.data != nullptr || product.x.stride > packed::kMostWideStride) {
     return false;

@@ -13,10 +13,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/device/async_copy.cuh"
-#include "kernels/cuda/device/grid_barrier.cuh"
-#include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/rows/chain_walk.h"
+#include "kernels/cuda/packed/packed_product.h"
+#include "kernels/cuda/rows/chain_parts.cuh"
 #include "kernels/cuda/rows/product_chain.h"
 #include "kernels/cuda/rows/row_norm.cuh"
 #include "kernels/cuda/rows/tile_sums.cuh"
@@ -25,9 +23,9 @@ namespace eta::cuda {
 namespace product {
 namespace {
 
-// The last warp asks for weights.
-constexpr int kChainThreads = kThreads + 32;
 static_assert(kStageWidth == kGroup * kWarps);
+
+using Ring = StageRing<kStageBytes>;
 
 struct Chain {
   Args products[kMostChained];
@@ -37,41 +35,6 @@ struct Chain {
   int32_t rings_at;  // in shared memory, behind the rows of norms
   uint32_t* barrier;
 };
-
-// The warps that multiply.
-struct Multipliers {
-  static __device__ __forceinline__ void Sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-  }
-};
-
-// The ring of weights as one thread sees it.
-struct Ring {
-  std::byte* memory;
-  Barrier* full;
-  Barrier* empty;
-  int32_t stages;
-  ChainPlace place{};
-
-  __device__ __forceinline__ std::byte* Stage() const { return memory + place.stage * kStageBytes; }
-  // A warp that multiplies waits for the weights, and gives their room back once it has them.
-  __device__ __forceinline__ void Await() const { Wait(&full[place.stage], place.phase); }
-  __device__ __forceinline__ void Release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Arrive(&empty[place.stage]);
-    place.Advance(stages);
-  }
-};
-
-// Calls visit(tile) for the thread block's tiles.
-template <typename Visit>
-__device__ __forceinline__ void ForTiles(const ChainPart& part, Visit&& visit) {
-  const auto blocks = static_cast<int32_t>(gridDim.x);
-  for (int32_t tile = part.FirstTile(static_cast<int32_t>(blockIdx.x), blocks); tile < part.tiles;
-       tile += blocks) {
-    visit(tile);
-  }
-}
 
 // Asks for all weights of the thread block. A lane has a row of every stage.
 __device__ __forceinline__ void Stream(const Chain& chain, Ring ring) {
@@ -86,15 +49,8 @@ __device__ __forceinline__ void Stream(const Chain& chain, Ring ring) {
 #pragma unroll 1
       for (int32_t stage = 0; stage < part.stages; ++stage) {
         const auto bytes = static_cast<uint32_t>(StageNumbers(args.k, stage) * 2);
-        Barrier* full = &ring.full[ring.place.stage];
-        Wait(&ring.empty[ring.place.stage], ring.place.phase ^ 1);
-        ExpectBytes(full, bytes * kStageRows);
-        __syncwarp();
-#if __CUDA_ARCH__ >= 900
-        if (lane < kStageRows) BulkCopyOnce(ring.Stage() + lane * kStagePitch, from, bytes, full);
-#else
-        __trap();
-#endif
+        ring.Expect(bytes * kStageRows);
+        if (lane < kStageRows) ring.Copy(lane * kStagePitch, from, bytes);
         from += kStageWidth * 2;
         ring.place.Advance(ring.stages);
       }
@@ -205,34 +161,18 @@ __global__ void __launch_bounds__(kChainThreads, 1)
   __shared__ Barrier full[kMostStages];
   __shared__ Barrier empty[kMostStages];
   Ring ring = {memory + chain.rings_at, full, empty, chain.stages};
-  if (threadIdx.x == kThreads) {
-    for (int stage = 0; stage < kMostStages; ++stage) {
-      InitBarrier(&full[stage], kCopyArrivals);
-      InitBarrier(&empty[stage], kWarps);
-    }
-    PublishBarriers();
-  }
+  if (threadIdx.x == kThreads) ring.Initialise();
   __syncthreads();
   if (threadIdx.x >= kThreads) return Stream(chain, ring);
 
-  const auto request_factors = [&](const Args& args) {
-    if (args.norm_weight != nullptr) NormMemory<T>(args, memory).RequestFactors(args);
-  };
-  request_factors(chain.products[0]);
+  const Args& front = chain.products[0];
+  if (front.norm_weight != nullptr) NormMemory<T>(front, memory).RequestFactors(front);
   WaitForPrevious();
   AllowNext();
-  const GridBarrier barrier(chain.barrier);
   int32_t count = 0;
   for (int32_t i = 0; i < chain.count; ++i) {
     const Args& args = chain.products[i];
-    if (i > 0) {
-      Multipliers::Sync();  // results are written, and nobody reads the last norm's rows
-      GridBarrier::Round round{};
-      if (threadIdx.x == 0) round = barrier.Arrive();
-      request_factors(args);
-      if (threadIdx.x == 0) barrier.Wait(round);
-      Multipliers::Sync();
-    }
+    if (i > 0) MeetOthers<T>(chain.barrier, args, memory);
     if (args.norm_weight != nullptr) {
       const NormMemory<T> norm(args, memory);
       NormaliseRows<Multipliers, kColumns == 1>(args, norm);
@@ -248,56 +188,29 @@ __global__ void __launch_bounds__(kChainThreads, 1)
 template <int kColumns>
 constexpr size_t kStaticBytes = sizeof(Sums<kColumns>) + 1024;
 
-// Whether each multiprocessor has room for a thread block. One that finds none would be waited for.
-template <typename... Params>
-bool FitsMultiprocessor(const LaunchShape& shape, void (*kernel)(Params...)) {
-  int blocks = 0;
-  const bool known = AllowSharedBytes(shape.shared_bytes, kernel) == cudaSuccess &&
-                     cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                         &blocks, kernel, kChainThreads, shape.shared_bytes) == cudaSuccess;
-  if (!known) cudaGetLastError();  // otherwise the next launch would report the error
-  return known && blocks > 0;
-}
-
 template <typename T, int kColumns>
-bool LaunchChain(Context& context, Chain& chain) {
-  Device& device = context.device;
+bool LaunchColumns(Context& context, Chain& chain) {
   size_t of_norms = 0;
-  for (const Args& args : std::span(chain.products).first(static_cast<size_t>(chain.count))) {
-    if (args.norm_weight == nullptr) continue;
-    of_norms = std::max(of_norms, NormMemory<T>::Bytes(args.rows, args.k));
-  }
-  of_norms = (of_norms + 127) / 128 * 128;
-  const size_t taken = of_norms + kStaticBytes<kColumns>;
-  const size_t memory = device.shared_memory_per_block();
-  if (memory < taken + kLeastStages * kStageBytes) return false;
-  const size_t stages = std::min<size_t>((memory - taken) / kStageBytes, kMostStages);
-  const LaunchShape shape = {.grid = static_cast<unsigned>(device.num_sms()),
-                             .block = kChainThreads,
-                             .shared_bytes = of_norms + stages * kStageBytes};
-  if (!FitsMultiprocessor(shape, ChainKernel<T, kColumns>)) return false;
-  chain.barrier = reinterpret_cast<uint32_t*>(
-      context.scratch.Get(Scratch::Use::kGridBarrier, sizeof(uint32_t)));
-  if (chain.barrier == nullptr) return false;
-  chain.stages = static_cast<int32_t>(stages);
-  chain.rings_at = static_cast<int32_t>(of_norms);
   int32_t first_block = 0;
   for (int32_t i = 0; i < chain.count; ++i) {
     const Args& args = chain.products[i];
+    if (args.norm_weight != nullptr) {
+      of_norms = std::max(of_norms, NormMemory<T>::Bytes(args.rows, args.k));
+    }
     chain.parts[i] = DealOut(args.channels, args.k, args.activated != nullptr, first_block);
-    first_block = chain.parts[i].NextBlock(device.num_sms());
+    first_block = chain.parts[i].NextBlock(context.device.num_sms());
   }
-  Launch(device, "chain of products of few rows", shape, ChainKernel<T, kColumns>, chain);
-  return true;
+  return LaunchChain(context, chain, of_norms, kStaticBytes<kColumns>, kStageBytes,
+                     ChainKernel<T, kColumns>);
 }
 
 template <typename T>
 bool LaunchRows(Context& context, Chain& chain) {
   const std::span products = std::span(chain.products).first(static_cast<size_t>(chain.count));
   if (std::ranges::all_of(products, [](const Args& args) { return args.rows <= 8; })) {
-    return LaunchChain<T, 1>(context, chain);
+    return LaunchColumns<T, 1>(context, chain);
   }
-  return LaunchChain<T, 2>(context, chain);
+  return LaunchColumns<T, 2>(context, chain);
 }
 
 }  // namespace
@@ -306,6 +219,7 @@ bool LaunchRows(Context& context, Chain& chain) {
 size_t RunProductChain(Context& context, std::span<const RowProduct> products, size_t least) {
   // Bulk copies are there where clusters are.
   if (products.empty() || !HasClusters(context.device)) return 0;
+  if (products.front().weight.packed()) return RunPackedChain(context, products, least);
   const auto enough = std::max(static_cast<int32_t>(least), 1);
   const DType dtype = products.front().weight.dtype;
   product::Chain chain = {};

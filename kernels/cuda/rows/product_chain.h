@@ -15,9 +15,10 @@ namespace eta::cuda {
 
 // Puts the first of the products on the device's stream, as many as one kernel does together, and
 // returns how many these are. Returns 0, and does nothing, if they are fewer than `least`. A
-// product that RunRowProduct has no kernel for ends them, and so do packed weights, weights of
-// another type than the first, and rows of a norm that leave too little shared memory. Devices that
-// are not of compute capability 9.0 have no such kernel.
+// product that RunRowProduct has no kernel for ends them, and so do weights of another type than
+// the first (packed ones count as one type), and rows of a norm that leave too little shared
+// memory; with packed weights any rows of x. Devices that are not of compute capability 9.0 have no
+// such kernel.
 //
 // The kernel takes every multiprocessor for itself. Two of them at once, of two streams of a
 // device, could each wait for thread blocks that the other one keeps out. So a process that uses it
