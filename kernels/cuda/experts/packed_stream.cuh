@@ -11,8 +11,8 @@
 #include "kernels/cuda/experts/stream_tasks.cuh"
 #include "kernels/cuda/experts/task_ring.cuh"
 #include "kernels/cuda/packed/chunk_numbers.cuh"
-#include "kernels/cuda/packed/multiply_chunk.cuh"
 #include "kernels/cuda/packed/packed_layout.h"
+#include "kernels/cuda/packed/packed_multiply.cuh"
 
 namespace eta::cuda::stream {
 

@@ -1,4 +1,4 @@
-// The products of a chunk of packed weights with the rows of x.
+// A warp's products of a chunk of packed weights with rows of x, for one matrix and for experts.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/packed/multiply_chunk.cuh"
 #include "kernels/cuda/packed/packed_args.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
 #include "kernels/cuda/packed/packed_finish.cuh"
