@@ -1,12 +1,17 @@
 // eta-bench matmul: products at the shapes of prefill and decode on the CPU, against the limits of
 // the machine, and against oneDNN if the build has it. Every product is checked before it is timed:
 // against a sum in double or, of packed weights, against the reference, and a row alone against the
-// same row in its batch, bit by bit.
+// same row in its batch, bit by bit. With --only=rows: what a pass over a model's layers costs by
+// the number of its rows.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -33,8 +38,9 @@ namespace {
 struct Options {
   int threads = 2;
   double seconds = 0.3;
-  std::string only;                  // empty: both
+  std::string only;                  // empty: prefill and decode
   std::vector<std::string> weights;  // names of Weights; empty: all
+  std::string model;                 // of ModelLayers, with --only=rows; empty: all
   bool amx = false;                  // of prefill's rows
 };
 
@@ -89,6 +95,17 @@ constexpr Shape kDecodeShapes[] = {
     {1, 2816, 512},  {2, 2816, 512},  {4, 2816, 512},  {8, 2816, 512},  {16, 2816, 512},
     {1, 8192, 2048}, {2, 8192, 2048}, {4, 8192, 2048}, {8, 8192, 2048}, {16, 8192, 2048}};
 
+// The stacked weights of a layer, and layers enough to leave the nearer caches.
+struct ModelLayers {
+  const char* name;
+  int layers;
+  std::array<Shape, 4> shapes;  // of all rows that are measured
+};
+constexpr ModelLayers kModels[] = {
+    {"135M", 30, {{{64, 960, 576}, {64, 576, 576}, {64, 3072, 576}, {64, 576, 1536}}}},
+    {"1.5B", 10, {{{64, 2560, 2048}, {64, 2048, 2048}, {64, 16384, 2048}, {64, 2048, 8192}}}}};
+constexpr int64_t kRowCounts[] = {1, 2, 4, 8, 16, 64};
+
 // One product with random operands. Its float weights are exact in 16 bits.
 class Product {
  public:
@@ -118,7 +135,9 @@ class Product {
     matrix_ = cpu::PackMatrix(workers, std::span(&part, 1), weights_.format);
   }
 
-  void Run() { Multiply(0, rows_, out_); }
+  void Run() { RunRows(rows_); }
+  // Of the first `count` rows.
+  void RunRows(int64_t count) { Multiply(0, count, out_); }
 
   bool Check() {
     Run();
@@ -265,6 +284,45 @@ class Products {
     return row;
   }
 
+  // A pass over all layers, for each number of rows in turns. Its time is the sum of each product's
+  // best one: another process rarely leaves a whole pass alone.
+  Json MeasureRows(const ModelLayers& model, const Weights& weights) {
+    std::vector<std::unique_ptr<Product>> products;
+    double bytes = 0.0;
+    for (int layer = 0; layer < model.layers; ++layer) {
+      for (const Shape& shape : model.shapes) {
+        if (weights.blocks && shape.k % weights.blocks->block_elements != 0) continue;
+        products.push_back(std::make_unique<Product>(workers_, shape, weights));
+        if (!products.back()->Check()) {
+          Fail(absl::StrCat(weights.name, ", ", model.name, ": a product is wrong"));
+        }
+        bytes += products.back()->bytes();
+      }
+    }
+    std::array<std::vector<double>, std::size(kRowCounts)> best;
+    best.fill(std::vector<double>(products.size(), std::numeric_limits<double>::infinity()));
+    const Stopwatch total;
+    for (int pass = 0; pass < 3 || total.seconds() < options_.seconds; ++pass) {
+      for (size_t c = 0; c < best.size(); ++c) {
+        for (size_t i = 0; i < products.size(); ++i) {
+          const Stopwatch one;
+          products[i]->RunRows(kRowCounts[c]);
+          best[c][i] = std::min(best[c][i], one.seconds());
+        }
+      }
+    }
+    const auto seconds = [&](size_t c) { return std::reduce(best[c].begin(), best[c].end()); };
+    Json row = {{"model", model.name},
+                {"weights", weights.name},
+                {"megabytes", bytes * 1e-6},
+                {"one_row_microseconds", seconds(0) * 1e6},
+                {"gbytes_per_s", bytes / seconds(0) * 1e-9}};
+    for (size_t c = 1; c < best.size(); ++c) {
+      row[absl::StrCat("times_one_row_", kRowCounts[c])] = seconds(c) / seconds(0);
+    }
+    return row;
+  }
+
  private:
   const Options& options_;
   cpu::Workers workers_;
@@ -305,6 +363,15 @@ Json Run(const Options& options) {
       }
     }
   };
+  if (options.only == "rows") {
+    for (const ModelLayers& model : kModels) {
+      if (!options.model.empty() && options.model != model.name) continue;
+      for (const Weights& weights : Chosen(options)) {
+        report["rows"].push_back(products.MeasureRows(model, weights));
+      }
+    }
+    return report;
+  }
   if (options.only != "decode") measure(kPrefillShapes, true);
   if (options.only != "prefill") measure(kDecodeShapes, false);
   return report;
@@ -312,6 +379,19 @@ Json Run(const Options& options) {
 
 void Print(const Json& report) {
   std::printf("%s; every product checked\n\n", report["limits"].dump().c_str());
+  if (report["rows"].front().contains("model")) {
+    PrintTable(report["rows"], {{"model", "model"},
+                                {"weights", "weights"},
+                                {"MB", "megabytes"},
+                                {"us, 1 row", "one_row_microseconds"},
+                                {"GB/s", "gbytes_per_s", 1},
+                                {"x, 2 rows", "times_one_row_2", 2},
+                                {"4", "times_one_row_4", 2},
+                                {"8", "times_one_row_8", 2},
+                                {"16", "times_one_row_16", 2},
+                                {"64", "times_one_row_64", 2}});
+    return;
+  }
   PrintTable(report["rows"], {{"what", "what"},
                               {"weights", "weights"},
                               {"rows", "rows"},
@@ -337,7 +417,9 @@ void AddMatmulCommand(CLI::App& app, Command& chosen) {
   command->add_option("--seconds", options->seconds, "Of each measurement")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
-  command->add_option("--only", options->only)->check(CLI::IsMember({"prefill", "decode"}));
+  command->add_option("--only", options->only)->check(CLI::IsMember({"prefill", "decode", "rows"}));
+  command->add_option("--model", options->model, "Whose layers --only=rows takes, by default all")
+      ->check(CLI::IsMember({"135M", "1.5B"}));
   command->add_option("--weights", options->weights, "Formats of weights, by default all")
       ->check(CLI::IsMember(Names()))
       ->delimiter(',');
