@@ -353,7 +353,6 @@ TEST_F(GatewayTest, WhatIsNotThereIsUnimplementedAtOnceAndTheApisAreApart) {
 
 TEST_F(GatewayTest, ADrainingServerIsNotHealthyAndRefusesWithUnavailable) {
   ServerOptions options = WithGateways({"127.0.0.1:0"});
-  // Calls that still come in during the delay would wait for the puppet.
   options.drain_delay = std::chrono::milliseconds(0);
   Serve(options);
   const auto gateway = Gateway();
@@ -365,6 +364,8 @@ TEST_F(GatewayTest, ADrainingServerIsNotHealthyAndRefusesWithUnavailable) {
   EXPECT_TRUE(Eventually([&] { return !Healthy(); }));
   const bool refuses = Eventually([&] {
     GatewayCall late(gateway);
+    // One that is still taken waits for the puppet.
+    late.context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
     return late.Refusal(GatewayRequest({3})).error_code() == grpc::StatusCode::UNAVAILABLE;
   });
   call->Finish();

@@ -65,6 +65,7 @@ v1::GenerateRequest Endless() {
   request.mutable_stopping()->set_max_tokens(kMaxContext - 100);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_attention()->set_profile("aside");
+  request.set_speculation(v1::SPECULATION_OFF);  // nobody is told what became of its drafts
   return request;
 }
 
