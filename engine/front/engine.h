@@ -50,7 +50,7 @@ struct EngineOptions {
   // Rows of one step. More rows prefill faster, and hold running streams up for longer. 0: 2048 on
   // cuda, else 256; at least max_running.
   int32_t max_step_tokens = 0;
-  bool prefix_cache = true;                     // share full prompt blocks between requests
+  bool prefix_cache = true;                      // share full prompt blocks between requests
   Speculation speculation = Speculation::kAuto;  // of requests that do not say
   // Is told what all devices' prefix caches store and remove; null: nobody is.
   std::shared_ptr<KvEventLog> kv_events;
