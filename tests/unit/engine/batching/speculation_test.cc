@@ -315,7 +315,7 @@ TEST_P(Speculation, ChangesNoTokenNoProbabilityAndNoCount) {
   EXPECT_LT(drafts.accepted, drafts.drafted * 4 / 5);
   EXPECT_GT(drafts.steps_saved, 0);
   EXPECT_GT(drafts.kv_bytes_rejected, 0);
-  EXPECT_GT(drafts.made, drafts.drafted / 5) << "about half of them by sparser reads";
+  EXPECT_GT(drafts.made, drafts.drafted / 20) << "many of them by sparser reads";
   EXPECT_GT(drafts.kv_bytes_made, 0);
   EXPECT_GT(automatic, 0);
   std::printf(
