@@ -136,7 +136,6 @@ DraftCosts Sequence::CostsOfDrafts(int32_t running, const ReadCost& read_cost) c
   costs.self = {.step = share + read_cost.Bytes(of_row),
                 .draft = share + read_cost.Bytes(of_draft),
                 .row = read_cost.MoreRow(of_row)};
-  costs.row_cost = costs.self.row / (std::max(1, running) * costs.self.step);
   return costs;
 }
 

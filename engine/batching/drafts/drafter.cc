@@ -50,7 +50,7 @@ void Drafter::Propose(std::span<const int32_t> tokens, int32_t most, const Draft
     if (match_ == 0) {
       length = 0;
     } else if (length == 0) {
-      length = length_.Next(match_, costs.running, costs.row_cost);
+      length = length_.Next(match_, costs.running, costs.row_cost());
     }
     drafts_.resize(static_cast<size_t>(std::min(length, most)));
   }

@@ -21,11 +21,13 @@ namespace eta {
 
 // What decides how many tokens are drafted.
 struct DraftCosts {
-  int32_t running = 1;    // as of DraftLength
-  double row_cost = 0.0;  // likewise
+  int32_t running = 1;  // as of DraftLength
   SelfDraftCosts self;
   bool sparser = false;  // whether the sequence may make drafts with sparser reads now
   int32_t most_made = std::numeric_limits<int32_t>::max();  // by rows
+
+  // As of DraftLength.
+  double row_cost() const { return self.row / (std::max(1, running) * self.step); }
 };
 
 class Drafter {
