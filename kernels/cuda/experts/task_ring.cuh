@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/slot_ring.cuh"
 #include "kernels/cuda/experts/expert_args.cuh"
 #include "kernels/cuda/experts/stream_tasks.cuh"
 #include "kernels/cuda/packed/packed_layout.h"
@@ -64,30 +64,18 @@ class TaskRing {
   // `memory` and `arrived` are the warp's.
   __device__ TaskRing(const ExpertArgs& args, const Tasks& first, std::byte* memory,
                       Barrier* arrived)
-      : args_(args), tasks_(first), memory_(memory), arrived_(arrived) {
+      : args_(args), tasks_(first), slots_(memory, arrived) {
     Find();
   }
 
   __device__ __forceinline__ void Start() {
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) InitBarrier(&arrived_[slot], kCopyArrivals);
-      PublishBarriers();
-    }
-    __syncwarp();
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) Request(slot);
+    slots_.Start([this](int32_t slot) { Request(slot); });
   }
   // Waits for the next SlotChunks() chunks of a slice, or for the rest of it.
-  __device__ __forceinline__ const std::byte* Await() const {
-    Wait(&arrived_[at_.stage], at_.phase);
-    return memory_ + at_.stage * kSlotBytes;
-  }
+  __device__ __forceinline__ const std::byte* Await() const { return slots_.Await(); }
   // Starts to bring others in their place.
   __device__ __forceinline__ void Release() {
-    __syncwarp();
-    Request(at_.stage);
-    at_.Advance();
+    slots_.Release([this](int32_t slot) { Request(slot); });
   }
 
  private:
@@ -95,9 +83,7 @@ class TaskRing {
     if (left_.count == 0) return;
     const int32_t chunks = min(SlotChunks(left_.type), left_.count);
     const auto bytes = static_cast<uint32_t>(chunks * ChunkBytes(left_.type));
-    ExpectBytes(&arrived_[slot], bytes);
-    CopyTile(memory_ + slot * kSlotBytes, left_.chunks, bytes, &arrived_[slot]);
-    CommitCopies(&arrived_[slot]);
+    slots_.Copy(slot, left_.chunks, bytes);
     left_.chunks += bytes;
     left_.count -= chunks;
     if (left_.count > 0) return;
@@ -116,9 +102,7 @@ class TaskRing {
   const ExpertArgs& args_;
   Tasks tasks_;
   Slice left_;  // to ask for
-  std::byte* memory_;
-  Barrier* arrived_;
-  RingPlace<kSlots> at_;
+  SlotRing<kSlots, kSlotBytes> slots_;
 };
 
 }  // namespace eta::cuda::stream

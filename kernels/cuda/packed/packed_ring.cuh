@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/slot_ring.cuh"
 #include "kernels/cuda/packed/packed_args.cuh"
 
 namespace eta::cuda::packed {
@@ -104,54 +105,33 @@ class WeightRing {
   // `memory` and `arrived` are the warp's. Null `chunks`: it has none.
   __device__ WeightRing(std::byte* memory, Barrier* arrived, const std::byte* chunks,
                         int32_t num_chunks)
-      : memory_(memory),
-        arrived_(arrived),
-        chunks_(chunks),
-        left_(chunks != nullptr ? num_chunks : 0) {}
+      : slots_(memory, arrived), chunks_(chunks), left_(chunks != nullptr ? num_chunks : 0) {}
 
   // Starts to bring the first chunks.
   __device__ __forceinline__ void Start() {
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) InitBarrier(&arrived_[slot], kCopyArrivals);
-      PublishBarriers();
-    }
-    __syncwarp();
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) Request(slot);
+    slots_.Start([this](int32_t slot) { Request(slot); });
   }
   // Waits for the next kSlotChunks chunks.
-  __device__ __forceinline__ const std::byte* Await() const {
-    Wait(&arrived_[at_.stage], at_.phase);
-    return Slot();
-  }
+  __device__ __forceinline__ const std::byte* Await() const { return slots_.Await(); }
   // Those that Await() has waited for.
-  __device__ __forceinline__ const std::byte* Slot() const {
-    return memory_ + at_.stage * kSlotBytes;
-  }
+  __device__ __forceinline__ const std::byte* Slot() const { return slots_.Slot(); }
   // Starts to bring others in their place.
   __device__ __forceinline__ void Release() {
-    __syncwarp();
-    Request(at_.stage);
-    at_.Advance();
+    slots_.Release([this](int32_t slot) { Request(slot); });
   }
 
  private:
   __device__ __forceinline__ void Request(int32_t slot) {
     if (left_ <= 0) return;
     const auto bytes = static_cast<uint32_t>(min(kSlotChunks, left_) * ChunkBytes(type));
-    ExpectBytes(&arrived_[slot], bytes);
-    CopyTile(memory_ + slot * kSlotBytes, chunks_, bytes, &arrived_[slot]);
-    CommitCopies(&arrived_[slot]);
+    slots_.Copy(slot, chunks_, bytes);
     chunks_ += kSlotBytes;
     left_ -= kSlotChunks;
   }
 
-  std::byte* memory_;
-  Barrier* arrived_;
+  SlotRing<kSlots, kSlotBytes> slots_;
   const std::byte* chunks_;  // the next to ask for
   int32_t left_;             // to ask for
-  RingPlace<kSlots> at_;
 };
 
 }  // namespace eta::cuda::packed
