@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/params/experts.h"
@@ -141,6 +142,15 @@ inline HostTensor Logits(Random& random, int64_t rows, int32_t experts, Crowd cr
     }
   }
   return logits;
+}
+
+inline void ExpectNear(const HostTensor& got, const HostTensor& want, double tolerance,
+                       const std::string& what) {
+  ASSERT_EQ(got.rows, want.rows);
+  for (int64_t r = 0; r < want.rows; ++r) {
+    ASSERT_LT(RelativeError(got.row(r), want.row(r), want.cols), tolerance)
+        << what << ": row " << r << " of " << want.rows;
+  }
 }
 
 }  // namespace eta::testing

@@ -108,14 +108,6 @@ class CudaExperts : public ::testing::TestWithParam<DType> {
       down_.push_back(make(layer.dim, layer.width));
     }
   }
-  void ExpectNear(const HostTensor& got, const HostTensor& want, double tolerance,
-                  const std::string& what) {
-    ASSERT_EQ(got.rows, want.rows);
-    for (int64_t r = 0; r < want.rows; ++r) {
-      ASSERT_LT(RelativeError(got.row(r), want.row(r), want.cols), tolerance)
-          << what << ": row " << r << " of " << want.rows;
-    }
-  }
 
   Device device_;
   std::vector<HostTensor> up_;    // [E] of [2 F', D]

@@ -124,14 +124,6 @@ class CudaPackedExperts : public ::testing::TestWithParam<DType> {
     }
     return *judge->experts().Stack(std::move(matrices));
   }
-  void ExpectNear(const HostTensor& got, const HostTensor& want, double tolerance,
-                  const std::string& what) {
-    ASSERT_EQ(got.rows, want.rows);
-    for (int64_t r = 0; r < want.rows; ++r) {
-      ASSERT_LT(RelativeError(got.row(r), want.row(r), want.cols), tolerance)
-          << what << ": row " << r << " of " << want.rows;
-    }
-  }
 
   Device device_;
   std::unique_ptr<cuda::Device> stacking_;
