@@ -70,6 +70,7 @@ EngineOptions OptionsFor(const TinyModel& model) {
   options.backend.num_threads = 2;
   if (TestBackend() != "deferring") options.backend.name = TestBackend();
   if (options.backend.name == "cuda") options.backend.compute = DType::kFloat32;
+  options.speculation = Speculation::kOff;
   options.kv_dtype = DType::kFloat32;
   options.kv_pool_bytes = int64_t{32} << 20;
   options.limits.max_context = 4096;

@@ -14,7 +14,8 @@ namespace eta::testing {
 
 // Options for `model`: 2 threads, a pool of 32 MiB, float32 KV. The backend is the CPU, or the one
 // in ETA_TEST_BACKEND, with exact products. "deferring" is the CPU with steps that are prepared and
-// run as on a GPU.
+// run as on a GPU. Only requests that ask for drafts have some: automatic drafts come and go with
+// the time that steps take, and rows with them.
 EngineOptions OptionsFor(const TinyModel& model);
 EngineOptions ReferenceOptionsFor(const TinyModel& model);
 void UseReference(EngineOptions& options);
