@@ -14,6 +14,7 @@
 #include "grpcpp/create_channel.h"
 #include "service/telemetry/metric_catalogue.h"
 #include "tests/testing/base/error_details.h"
+#include "tests/testing/base/eventually.h"
 #include "tests/testing/base/temp_folder.h"
 #include "tests/testing/net/client_call.h"
 #include "tests/testing/net/http_get.h"
@@ -132,9 +133,9 @@ TEST(MetricsProcess, CallsRefusedForTheirDeadlinesAreWhatTheAlertReads) {
     call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(400));
     EXPECT_EQ(ReasonOf(call.Refusal(prompt_of(16'000))), "DEADLINE_TOO_SHORT");
   }
+  EXPECT_TRUE(Eventually([&] { return server.Page().Sum("eta_requests_waiting") == 0; }));
   const PageReader page = server.Page();
   EXPECT_EQ(page.Sum("eta_calls_total", {{"method", "Generate"}}), kRefused + 1);
-  EXPECT_EQ(page.Sum("eta_requests_waiting"), 0);
   const std::regex selector(
       R"re(eta_requests_rejected_total\{method="Generate",reason=~"(queue_full[^"]*)"\})re");
   for (const char* file : {"alerts.yml", "rules.yml"}) {
