@@ -29,6 +29,7 @@ using TextWindows = std::vector<std::vector<int32_t>>;
 constexpr const char* kWays[] = {"full", kDefaultArm};
 constexpr size_t kNumWays = std::size(kWays);
 constexpr const char* kOwnForms[] = {"int8", "int4"};
+constexpr const char* kModelLabel = "model";  // what the forms are compared with
 constexpr double kMegabyte = 1e6;
 
 // As rows name it: a format, or the last part of a path.
@@ -166,10 +167,10 @@ class WeightForms {
         .name = "weights",
         .title = "Weights of other formats against the model's own",
         .method = absl::StrCat(
-            "Forms of one model on the same rows: the second half of each window, decoded. native "
-            "is the model, its weights as they are. ratio: of perplexities, paired by token. kl: "
-            "KL(native || this) of the next token; top_1: the share of rows whose likeliest token "
-            "is native's; both against native with the same attention. Intervals over windows. "
+            "Forms of one model on the same rows: the second half of each window, decoded. Model "
+            "is the one that was named, with --weights as asked. ratio: of perplexities, paired by "
+            "token. kl: KL(model || this) of the next token; top_1: the share of rows whose "
+            "likeliest token is the model's; both with the same attention. Intervals over windows. "
             "needles: the share of ",
             needles_.size(),
             " windows in which every token of the answer was the likeliest (Wilson's interval), "
@@ -230,7 +231,7 @@ class WeightForms {
     bench_.Progress(++done_, total_);
     if (table.rows.empty()) {
       for (size_t way = 0; way < kNumWays; ++way) {
-        table.rows.push_back(Row("native", way, pair.rows()[way].model, needles_found_[way],
+        table.rows.push_back(Row(kModelLabel, way, pair.rows()[way].model, needles_found_[way],
                                  model_->weight_bytes()));
       }
     }
@@ -263,7 +264,7 @@ class WeightForms {
   std::string Finding(const TableRow& row, int64_t found, size_t way) const {
     return absl::StrFormat(
         "%s, %s: KL %.5f nats, the same likeliest token for %.2f %%, perplexity %+.2f %%, %d of %d "
-        "needles (native %d); %.0f MB of %.0f.",
+        "needles (model %d); %.0f MB of %.0f.",
         row.labels[0], row.labels[1], *row.cells[2].value, 100.0 * *row.cells[3].value,
         100.0 * (*row.cells[1].value - 1.0), found, std::ssize(needles_), needles_found_[way],
         *row.cells[6].value, static_cast<double>(model_->weight_bytes()) / kMegabyte);

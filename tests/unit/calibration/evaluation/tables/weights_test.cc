@@ -80,7 +80,7 @@ TEST(WeightsTable, FewerBitsDivergeFurtherAndAreSmaller) {
     const auto bench = WeightsBench(model);
     const Table table = MeasureWeights(*bench).value();
     ASSERT_THAT(table.rows, SizeIs(6));
-    EXPECT_THAT(table.rows[0].labels, ElementsAre("native", "full"));
+    EXPECT_THAT(table.rows[0].labels, ElementsAre("model", "full"));
     EXPECT_THAT(table.rows[3].labels, ElementsAre("int8", "dynamic"));
     EXPECT_THAT(table.rows[4].labels, ElementsAre("int4", "full"));
     for (const size_t way : {0, 1}) {
@@ -116,7 +116,7 @@ TEST(WeightsTable, SaysWhatItFound) {
   const auto bench = WeightsBench(model, {"int4"});
   const Table table = MeasureTable(*FindTable("weights"), *bench).value();
   EXPECT_THAT(table.findings,
-              ElementsAre(AllOf(StartsWith("int4, full: KL "), HasSubstr(" of 2 needles (native ")),
+              ElementsAre(AllOf(StartsWith("int4, full: KL "), HasSubstr(" of 2 needles (model ")),
                           StartsWith("int4, dynamic: KL ")));
   EXPECT_THAT(TableText(table), AllOf(HasSubstr("kl, nats"), HasSubstr("tokens 192")));
   const auto json = nlohmann::json::parse(TableJson(table));
