@@ -23,12 +23,6 @@ class DrainTest : public CalibrateTest {
     if (call != nullptr) call->Start();
     return call;
   }
-  void AwaitClosed() {
-    grpc::Status status;
-    do {
-      status = ClientCall(*stub_).Refusal(v1::GenerateRequest());  // never a good one
-    } while (ReasonOf(status) != "DRAINING");
-  }
 };
 
 TEST_F(DrainTest, AfterTheDelayNoMethodTakesNewWork) {
@@ -36,7 +30,7 @@ TEST_F(DrainTest, AfterTheDelayNoMethodTakesNewWork) {
   const auto call = StartCall(running);
   ASSERT_NE(call, nullptr);
   std::thread drain([this] { server_->Drain(); });
-  AwaitClosed();
+  AwaitClosed(*stub_);
   ClientCall late(*stub_);
   const grpc::Status refused = late.Refusal(Ask("me too"));
   EXPECT_EQ(ReasonOf(refused), "DRAINING");
@@ -74,7 +68,7 @@ TEST_F(DrainTest, AReaderHasTheWholeTimeoutToTakeItsAnswer) {
   ASSERT_TRUE(call->Congested());
   call->Finish();
   std::thread drain([this] { server_->Drain(); });
-  AwaitClosed();
+  AwaitClosed(*stub_);
   std::this_thread::sleep_for(milliseconds(1500));  // the engine ended long before
   EXPECT_EQ(slow.ReadText().size(), said);
   EXPECT_TRUE(slow.Finish().ok());
@@ -91,7 +85,7 @@ TEST_F(DrainTest, ASecondSignalDoesNotWaitForReaders) {
   }
   call->Finish();
   std::thread drain([this] { server_->Drain(); });
-  AwaitClosed();
+  AwaitClosed(*stub_);
   const auto begin = Clock::now();
   server_->HurryDrain();
   drain.join();

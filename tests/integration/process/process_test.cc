@@ -150,17 +150,14 @@ TEST(Process, ToBeStoppedAndGoOnIsNoSecondSignal) {
   running.Start(LongAnswer(500));
   EXPECT_TRUE(running.Read().has_started());
   server.Signal(SIGTERM);
-  grpc::Status status;
-  do {  // repeated until the signal has arrived
-    status = ClientCall(*stub).Refusal(v1::GenerateRequest());  // never a good one
-  } while (ReasonOf(status) != "DRAINING");
+  AwaitClosed(*stub);
 
   server.Signal(SIGSTOP);
   siginfo_t stopped;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server.pid()), &stopped, WSTOPPED | WNOWAIT), 0);
   server.Signal(SIGCONT);
   running.ReadText();
-  status = running.Finish();
+  const grpc::Status status = running.Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(running.finished.usage().output_tokens(), 500);
   const ServerProcess::Exit exit = server.AwaitExit();

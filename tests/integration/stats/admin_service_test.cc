@@ -75,10 +75,7 @@ TEST_F(AdminServiceTest, WorksWhileTheServerDrains) {
   const auto call = engine_->TakeCall();
   ASSERT_NE(call, nullptr);
   std::thread drain([this] { server_->Drain(); });
-  grpc::Status refused;
-  do {
-    refused = ClientCall(*stub_).Refusal(v1::GenerateRequest());
-  } while (ReasonOf(refused) != "DRAINING");
+  AwaitClosed(*stub_);
   EXPECT_TRUE(Set(v1::LOG_LEVEL_DEBUG).ok());
   call->Start();
   call->Finish();

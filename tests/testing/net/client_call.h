@@ -8,6 +8,7 @@
 #include "eta/v1/service.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
+#include "tests/testing/base/error_details.h"
 
 namespace eta::testing {
 
@@ -69,6 +70,14 @@ inline v1::GenerateRequest LongAnswer(int32_t tokens = 16'000) {
   request.mutable_stopping()->set_max_tokens(tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   return request;
+}
+
+// Waits until the server refuses new calls because it drains.
+inline void AwaitClosed(v1::EtaService::Stub& stub) {
+  grpc::Status status;
+  do {
+    status = ClientCall(stub).Refusal(v1::GenerateRequest());  // never a good one
+  } while (ReasonOf(status) != "DRAINING");
 }
 
 }  // namespace eta::testing

@@ -29,7 +29,6 @@ using TextWindows = std::vector<std::vector<int32_t>>;
 constexpr const char* kWays[] = {"full", kDefaultArm};
 constexpr size_t kNumWays = std::size(kWays);
 constexpr const char* kOwnForms[] = {"int8", "int4"};
-constexpr const char* kModelLabel = "model";  // what the forms are compared with
 constexpr double kMegabyte = 1e6;
 
 // As rows name it: a format, or the last part of a path.
@@ -231,8 +230,8 @@ class WeightForms {
     bench_.Progress(++done_, total_);
     if (table.rows.empty()) {
       for (size_t way = 0; way < kNumWays; ++way) {
-        table.rows.push_back(Row(kModelLabel, way, pair.rows()[way].model, needles_found_[way],
-                                 model_->weight_bytes()));
+        table.rows.push_back(
+            Row("model", way, pair.rows()[way].model, needles_found_[way], model_->weight_bytes()));
       }
     }
     std::string label = FormLabel(form);

@@ -378,7 +378,7 @@ TEST(SpeculationOfTheText, SavesStepsOfWhoWantsIt) {
   const TinyModel model;
   EngineOptions options = OptionsFor(model);
   if (BatchTolerance() > 0.0) GTEST_SKIP() << "rows are not exact on this backend";
-  options.speculation = eta::Speculation::kAuto;
+  options.speculation = EngineOptions().speculation;
   const auto automatic = Start(options);
   options.speculation = eta::Speculation::kOff;
   const auto engine = Start(options);
