@@ -132,12 +132,13 @@ __device__ __forceinline__ void MultiplyTiles(const Args& args, const ChainPart&
             weights[j][half] = *reinterpret_cast<const uint4*>(from);
           }
         }
-        if (first + kTogether == kLoads) ring.Release();
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
           Multiply<T>(weights[j][0], weights[j][1], x[first + j], sums);
         }
       }
+      // Behind what needs the weights: a load that is on its way does not hold the arrival up.
+      ring.Release();
     }
     Finish<Multipliers, T>(args, tile, count++, shared_sums, sums, old);
   });
