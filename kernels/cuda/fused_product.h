@@ -24,9 +24,6 @@ struct FusedProduct {
 // or if one of these ops reads memory that another one writes, other than as its input.
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
 
-// Whether programs launch products that follow one another as one kernel. No GPU has run it yet.
-inline constexpr bool kServesChains = false;
-
 // The products at the beginning of `ops` that follow one another with nothing in between, as many
 // as the kernel of product_chain.h takes. Each of them begins when those before it have ended, so
 // it may read and write what they did.

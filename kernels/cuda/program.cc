@@ -175,7 +175,7 @@ class Launcher {
   // Launches a product of few rows with the ops around it. Returns how many these are; 0, and
   // launches nothing, if the ops do not begin so or no kernel does them.
   size_t LaunchProduct(std::span<const Op> ops) {
-    if (const size_t launched = kServesChains ? LaunchChain(ops) : 0; launched > 0) return launched;
+    if (const size_t launched = LaunchChain(ops); launched > 0) return launched;
     const std::optional<FusedProduct> fused = FuseProduct(ops);
     if (!fused) return 0;
     return RunRowProduct(context_, Resolved(*fused)) ? fused->num_ops : 0;

@@ -36,8 +36,9 @@ class GridBarrier {
   __device__ __forceinline__ void Wait(Round round) const {
     for (uint32_t polls = 0; ((round.now ^ round.before) & kTurn) == 0; ++polls) {
       if (polls == kMostPolls) __trap();
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(round.now) : "l"(word_) : "memory");
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(round.now) : "l"(word_) : "memory");
     }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
 
  private:
@@ -46,16 +47,5 @@ class GridBarrier {
 
   uint32_t* word_;
 };
-
-// 16 bytes that other thread blocks of this kernel may have written. The loads are not moved across
-// a barrier.
-__device__ __forceinline__ uint4 LoadFromOthers(const std::byte* from) {
-  uint4 to;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-               : "l"(from)
-               : "memory");
-  return to;
-}
 
 }  // namespace eta::cuda

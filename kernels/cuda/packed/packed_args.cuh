@@ -35,14 +35,6 @@ struct Args {
   int32_t ranks;   // thread blocks of a cluster
 };
 
-// In packed_product.cu. Fills the segments, for thread blocks of `owners` warps with tiles. Returns
-// how many clusters they take.
-int32_t FillSegments(const Weight& weight, bool activates, int32_t owners, Args& args);
-// Cuts K: ranks and slice.
-void CutK(const Device& device, const Weight& weight, Args& args);
-// Whether there is a kernel for up to kMostPackedRows rows, with a norm for `most_normed`.
-bool HasKernel(const RowProduct& product, int64_t most_normed);
-
 // With SwiGLU the second half of the warps has the tiles of the second segment that stand beside
 // those of the first half.
 struct TilePlace {
@@ -60,15 +52,14 @@ __device__ __forceinline__ int32_t SegmentOf(const Args& args, int32_t cluster) 
   return segment;
 }
 
-// The tile of warp `warp` of cluster `cluster`, whose thread blocks have `owners` tiles.
-__device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp,
-                                             int32_t owners = kWarps) {
-  const int32_t half = owners / 2;
+// The tile of warp `warp` of cluster `cluster`.
+__device__ __forceinline__ TilePlace PlaceOf(const Args& args, int32_t cluster, int32_t warp) {
+  constexpr int32_t kHalf = kWarps / 2;
   if (args.product.activated != nullptr) {
-    return {warp / half, cluster * half + warp % half};
+    return {warp / kHalf, cluster * kHalf + warp % kHalf};
   }
   const int32_t segment = SegmentOf(args, cluster);
-  return {segment, (cluster - args.segments[segment].first_cluster) * owners + warp};
+  return {segment, (cluster - args.segments[segment].first_cluster) * kWarps + warp};
 }
 
 }  // namespace packed

@@ -190,8 +190,8 @@ bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
   return LaunchKernel<T, 8, false>(device, args, clusters);
 }
 
-}  // namespace
-
+// Fills the segments, for thread blocks of `owners` warps with tiles. Returns how many clusters
+// they take.
 int32_t FillSegments(const Weight& weight, bool activates, int32_t owners, Args& args) {
   const auto* data = static_cast<const std::byte*>(weight.data);
   int32_t clusters = 0;
@@ -236,8 +236,6 @@ void CutK(const Device& device, const Weight& weight, Args& args) {
   args.slice = (args.chunks + args.ranks - 1) / args.ranks;
 }
 
-namespace {
-
 bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * element_bytes % 16 == 0;
 }
@@ -245,14 +243,12 @@ bool IsAligned(const void* data, int64_t stride, int64_t element_bytes) {
 // Indices of K are 32-bit.
 constexpr int64_t kMostWidth = 1 << 24;
 
-}  // namespace
-
-bool HasKernel(const RowProduct& product, int64_t most_normed) {
+bool HasKernel(const RowProduct& product) {
   const Weight& weight = product.weight;
   const bool halves = weight.dtype == DType::kFloat16 || weight.dtype == DType::kBFloat16;
   const bool norm = product.norm.weight != nullptr;
   const bool fits = product.out.rows > 0 &&
-                    product.out.rows <= (norm ? most_normed : kMostPackedRows) && halves &&
+                    product.out.rows <= (norm ? kMostNormedRows : kMostPackedRows) && halves &&
                     product.x.dtype == weight.dtype &&
                     (product.out.dtype == weight.dtype || product.out.dtype == DType::kFloat32) &&
                     weight.cols % 8 == 0 && weight.cols <= kMostWidth &&
@@ -266,13 +262,14 @@ bool HasKernel(const RowProduct& product, int64_t most_normed) {
                    IsAligned(product.norm.weight, 0, 4));
 }
 
+}  // namespace
 }  // namespace packed
 
 bool RunPackedProduct(Context& context, const RowProduct& product) {
   if (product.out.rows > kMostNarrowRows && HasClusters(context.device)) {
     return RunWideProduct(context, product);
   }
-  if (!packed::HasKernel(product, kMostNormedRows)) return false;
+  if (!packed::HasKernel(product)) return false;
   const bool activates = product.activated.data != nullptr;
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
@@ -286,7 +283,7 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
 }
 
 bool RunWideProduct(Context& context, const RowProduct& product) {
-  if (!HasClusters(context.device) || !packed::HasKernel(product, kMostNormedRows) ||
+  if (!HasClusters(context.device) || !packed::HasKernel(product) ||
       product.out.rows <= kMostNarrowRows || product.norm.weight != nullptr ||
       product.activated.data != nullptr || product.x.stride > packed::kMostWideStride) {
     return false;

@@ -6,9 +6,7 @@
 // the columns of a tensor core's product do not meet.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/rows/row_product.h"
@@ -28,12 +26,6 @@ inline constexpr int64_t kMostNarrowRows = 16;
 // of 8, or rows that are not aligned to 16 bytes; rows of a norm that do not fit into shared
 // memory; SwiGlu of parts that are not two of one type and size.
 bool RunPackedProduct(Context& context, const RowProduct& product);  // packed_product.cu
-
-// The part of RunProductChain for packed weights, each product with the bits of RunPackedProduct.
-// All rows of x are in shared memory, so one or few rows have room; those of a norm are then not
-// bound by kMostNormedRows.
-size_t RunPackedChain(Context& context, std::span<const RowProduct> products,
-                      size_t least);  // packed_chain.cu
 
 // The part of RunPackedProduct for more than kMostNarrowRows rows by the products of warpgroups of
 // sm_90a, without a norm and without SwiGlu.

@@ -1,15 +1,12 @@
-// What the kernels of chains of products share: who multiplies, the ring of weights, the meeting of
-// all thread blocks between two products, and their launch.
+// The parts of product_chain.cu: who multiplies, the ring of weights, the rows of x, and the
+// meeting of all thread blocks between two products.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/grid_barrier.cuh"
-#include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/host/ops.h"
 #include "kernels/cuda/rows/chain_walk.h"
 #include "kernels/cuda/rows/product_tile.cuh"
 #include "kernels/cuda/rows/row_norm.cuh"
@@ -27,7 +24,6 @@ struct Multipliers {
 };
 
 // The ring of weights as one thread sees it.
-template <int kStageBytes>
 struct StageRing {
   std::byte* memory;
   Barrier* full;
@@ -62,11 +58,14 @@ struct StageRing {
   __device__ __forceinline__ std::byte* Stage() const {
     return memory + place.stage * kStageBytes;
   }
-  // A warp that multiplies waits for the weights, and gives their room back once it has them.
+  // A warp that multiplies waits for the weights, and gives their room back once it has asked for
+  // all of them. An arrival does not wait for loads that are on their way, and copies of the next
+  // round could come before them. The fence orders loads too.
   __device__ __forceinline__ void Await() const {
     Wait(&full[place.stage], place.phase);
   }
   __device__ __forceinline__ void Release() {
+    OrderWritesBeforeCopies();
     __syncwarp();
     if (threadIdx.x % 32 == 0) Arrive(&empty[place.stage]);
     place.Advance(stages);
@@ -83,6 +82,66 @@ __device__ __forceinline__ void ForTiles(const ChainPart& part, Visit&& visit) {
   }
 }
 
+// The stride of a row of x in shared memory, in elements. As kStagePitch has it.
+__host__ __device__ constexpr int32_t ChainStride(int32_t k) {
+  return (k + 63) / 64 * 64 + 8;
+}
+
+template <typename T>
+__device__ __forceinline__ NormMemory<T> RowsOf(const Args& args, std::byte* memory) {
+  return NormMemory<T>(args, memory, ChainStride(args.k));
+}
+
+// Brings the rows of x into shared memory. Ends with a barrier of the threads that multiply.
+template <typename T>
+__device__ __forceinline__ void CopyRows(const Args& args, T* rows) {
+  const int32_t pieces = args.k / 8;
+  const int32_t stride = ChainStride(args.k);
+  for (int32_t row = 0; row < args.rows; ++row) {
+    const std::byte* from = args.x + row * args.x_stride * 2;
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < pieces; i += kThreads) {
+      CopyAsync<16>(rows + row * stride + i * 8, from + i * 16);
+    }
+  }
+  CommitGroup();
+  WaitGroups<0>();
+  Multipliers::Sync();
+}
+
+// The sums of a tile: by warps. There are as many as warps, in turns.
+//
+// Warp i adds up every tile whose number is i modulo kWarps; the others only tell that theirs are
+// there, and go on. None of them is kWarps tiles ahead, where it would write over what is read: all
+// warps give each stage back, a tile has one at least, and the ring has fewer than kWarps.
+struct TileSums {
+  static_assert(kMostStages < kWarps);
+  float4 of_warps[kWarps][kWarps][32];
+
+  // Whether the calling warp now has the totals of tile `count`.
+  __device__ __forceinline__ bool Add(int32_t count, const float (&sums)[4], float (&total)[4]) {
+    const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    constexpr int kFirstName = 2;  // of the hardware's 16 barriers
+    const int32_t turn = count % kWarps;
+    float4(&own)[kWarps][32] = of_warps[turn];
+    own[warp][lane] = {sums[0], sums[1], sums[2], sums[3]};
+    if (warp != turn) {
+      asm volatile("bar.arrive %0, %1;" ::"r"(kFirstName + turn), "n"(kThreads) : "memory");
+      return false;
+    }
+    asm volatile("bar.sync %0, %1;" ::"r"(kFirstName + turn), "n"(kThreads) : "memory");
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 more = own[w][lane];
+      total[0] += more.x;
+      total[1] += more.y;
+      total[2] += more.z;
+      total[3] += more.w;
+    }
+    return true;
+  }
+};
+
 // Between two products. The threads that multiply call it; what other thread blocks have written
 // is there then, and the norm's weights of the next product are on their way.
 template <typename T>
@@ -91,44 +150,9 @@ __device__ __forceinline__ void MeetOthers(uint32_t* word, const Args& next, std
   Multipliers::Sync();  // results are written, and nobody reads the last product's rows
   GridBarrier::Round round{};
   if (threadIdx.x == 0) round = barrier.Arrive();
-  if (next.norm_weight != nullptr) NormMemory<T>(next, memory).RequestFactors(next);
+  if (next.norm_weight != nullptr) RowsOf<T>(next, memory).RequestFactors(next);
   if (threadIdx.x == 0) barrier.Wait(round);
   Multipliers::Sync();
-}
-
-// Whether each multiprocessor has room for a thread block. One that finds none would be waited for.
-template <typename... Params>
-bool FitsMultiprocessor(const LaunchShape& shape, void (*kernel)(Params...)) {
-  int blocks = 0;
-  const bool known = AllowSharedBytes(shape.shared_bytes, kernel) == cudaSuccess &&
-                     cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                         &blocks, kernel, kChainThreads, shape.shared_bytes) == cudaSuccess;
-  if (!known) cudaGetLastError();  // otherwise the next launch would report the error
-  return known && blocks > 0;
-}
-
-// Launches `kernel` with `of_rows` bytes of shared memory for rows, and a ring of as many stages as
-// the rest has room for. Returns false if these are too few, or there is no memory for the barrier.
-// `fixed`: bytes that the kernel has anyway.
-template <typename Chain>
-bool LaunchChain(Context& context, Chain& chain, size_t of_rows, size_t fixed, size_t stage_bytes,
-                 void (*kernel)(Chain)) {
-  Device& device = context.device;
-  of_rows = (of_rows + 127) / 128 * 128;
-  const size_t memory = device.shared_memory_per_block();
-  if (memory < of_rows + fixed + kLeastStages * stage_bytes) return false;
-  const size_t stages = std::min<size_t>((memory - of_rows - fixed) / stage_bytes, kMostStages);
-  const LaunchShape shape = {.grid = static_cast<unsigned>(device.num_sms()),
-                             .block = kChainThreads,
-                             .shared_bytes = of_rows + stages * stage_bytes};
-  if (!FitsMultiprocessor(shape, kernel)) return false;
-  chain.barrier = reinterpret_cast<uint32_t*>(
-      context.scratch.Get(Scratch::Use::kGridBarrier, sizeof(uint32_t)));
-  if (chain.barrier == nullptr) return false;
-  chain.stages = static_cast<int32_t>(stages);
-  chain.rings_at = static_cast<int32_t>(of_rows);
-  Launch(device, "chain of products of few rows", shape, kernel, chain);
-  return true;
 }
 
 }  // namespace eta::cuda::product

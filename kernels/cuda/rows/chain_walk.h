@@ -14,9 +14,9 @@ namespace eta::cuda::product {
 inline constexpr int kMostChained = 4;
 inline constexpr int kStageRows = 16;
 inline constexpr int kStageWidth = 1024;  // a group of 128 numbers for each of 8 warps
-// Bytes of a row of a stage in shared memory. A quarter of a warp reads 64 bytes of two rows at
-// once, which then lie in different banks.
-inline constexpr int kStagePitch = 2 * kStageWidth + 64;
+// Bytes of a row of a stage in shared memory: the 8 rows of which ldmatrix reads 16 bytes at once
+// then lie in different banks.
+inline constexpr int kStagePitch = 2 * kStageWidth + 16;
 inline constexpr int kStageBytes = kStageRows * kStagePitch;
 inline constexpr int kLeastStages = 2;
 inline constexpr int kMostStages = 6;

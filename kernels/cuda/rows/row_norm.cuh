@@ -22,10 +22,11 @@ inline constexpr int kHeld = 2;
 inline constexpr int kPieces = 8;
 static_assert(kWarps % kPieces == 0);
 
-// Shared memory of the norm: the normalised rows [R][SharedStride(K)], then the weights [K].
+// Shared memory of the norm: the normalised rows [R][stride], then the weights [K].
 template <typename T>
 struct NormMemory {
   T* rows;
+  int32_t stride;
   float* factors;
 
   static __host__ __device__ size_t Bytes(int32_t rows, int32_t k) {
@@ -33,8 +34,11 @@ struct NormMemory {
            static_cast<size_t>(k) * sizeof(float);
   }
   __device__ NormMemory(const Args& args, std::byte* memory)
+      : NormMemory(args, memory, SharedStride(args.k)) {}
+  __device__ NormMemory(const Args& args, std::byte* memory, int32_t row_stride)
       : rows(reinterpret_cast<T*>(memory)),
-        factors(reinterpret_cast<float*>(rows + args.rows * SharedStride(args.k))) {}
+        stride(row_stride),
+        factors(reinterpret_cast<float*>(rows + args.rows * row_stride)) {}
 
   // Starts to bring the weights. It needs nothing of the previous kernel.
   __device__ __forceinline__ void RequestFactors(const Args& args) const {
@@ -74,7 +78,7 @@ __device__ __forceinline__ void StoreNormalised(const Args& args, const NormMemo
   LoadElements(memory.factors + i, factors);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) values[j] = values[j] * scale * factors[j];
-  StoreElements(values, memory.rows + row * SharedStride(args.k) + i);
+  StoreElements(values, memory.rows + row * memory.stride + i);
   if (row % gridDim.x != blockIdx.x) return;
   T* x = reinterpret_cast<T*>(const_cast<std::byte*>(args.x));
   StoreElements(values, x + row * args.x_stride + i);
@@ -175,13 +179,13 @@ __device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<
   }
 }
 
-// Normalises the rows. Ends with a barrier of all threads of `Block`. A kernel that mostly has many
-// rows does without the code for few (kFew). REQUIRES: RequestFactors() before.
-template <typename Block, bool kFew = true, typename T>
+// Normalises the rows. Ends with a barrier of all threads of `Block`. REQUIRES: RequestFactors()
+// before.
+template <typename Block, typename T>
 __device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
   WaitGroups<0>();
   Block::Sync();
-  if (kFew && args.rows <= kRowsTogether) {
+  if (args.rows <= kRowsTogether) {
     NormaliseTogether<Block>(args, memory);
   } else {
     for (auto row = static_cast<int32_t>(threadIdx.x / 32); row < args.rows; row += kWarps) {

@@ -13,6 +13,25 @@ struct Sums {
   float of_warps[2][kWarps][4 * kColumns][32];  // of two tiles, in turns
 };
 
+// Stores the totals of a tile that one warp has, and what the ops behind make of them. `old`: what
+// that warp loaded of out.
+template <typename T, int kColumns, bool kSwiGlu>
+__device__ __forceinline__ void StoreTile(const Args& args, const Tile<kSwiGlu>& tile,
+                                          const float (&total)[4 * kColumns],
+                                          const float (&old)[4 * kColumns]) {
+  tile.template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
+    float value = total[i];
+    if (args.accumulate) value += old[i];
+    if (args.bias != nullptr) value += args.bias[channel];
+    StoreOut<T>(args, row, channel, value);
+    if constexpr (kSwiGlu) {
+      if (i % 4 >= 2) return;
+      StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
+                        value, total[i + 2]);
+    }
+  });
+}
+
 // Adds up the warps' sums of a tile and stores the result. The `count`-th tile is one warp's work;
 // meanwhile the others go on. `old`: what that warp loaded of out.
 template <typename Block, typename T, int kColumns, bool kSwiGlu>
@@ -35,17 +54,7 @@ __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& ti
 #pragma unroll
     for (int i = 0; i < 4 * kColumns; ++i) total[i] += of_warps[w][i][lane];
   }
-  tile.template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
-    float value = total[i];
-    if (args.accumulate) value += old[i];
-    if (args.bias != nullptr) value += args.bias[channel];
-    StoreOut<T>(args, row, channel, value);
-    if constexpr (kSwiGlu) {
-      if (i % 4 >= 2) return;
-      StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
-                        value, total[i + 2]);
-    }
-  });
+  StoreTile<T, kColumns>(args, tile, total, old);
 }
 
 }  // namespace eta::cuda::product
