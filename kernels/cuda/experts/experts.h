@@ -21,10 +21,6 @@ namespace eta::cuda {
 // More than ModelConfig admits there are not.
 inline constexpr int32_t kMostExperts = 1024;
 
-// Whether experts of 4 and 8 bits stay packed on the device. Else they are unpacked as they are
-// stacked.
-inline constexpr bool kKeepsPackedExperts = false;
-
 // The weights of all experts, one projection: [E, N, K] in one piece. It does not own the memory.
 struct ExpertWeights {
   const std::byte* data = nullptr;
@@ -55,11 +51,11 @@ class DeviceExpertStack final : public ExpertStack {
   ExpertWeights weights_;
 };
 
-// Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them. Packed ones are
-// unpacked, unless `keeps_packed` and all have the same parts of 4 or 8 bits.
+// Copies the matrices [E], all DeviceMatrix of one shape and type, and frees them. Packed ones stay
+// packed if all have the same parts of 4 or 8 bits and if `keeps_packed`, else they are unpacked.
 absl::StatusOr<std::unique_ptr<ExpertStack>> StackExperts(
     Backend& backend, Device& device, std::vector<std::unique_ptr<Matrix>> matrices,
-    bool keeps_packed = kKeepsPackedExperts);
+    bool keeps_packed = true);
 
 // An op: a product of MultiplyExperts, and SwiGlu behind it if `activated` has data.
 struct ExpertProduct {
