@@ -9,7 +9,7 @@ from pathlib import Path
 
 # A reader's Python: blocks are run one after the other, and see one another's names.
 PYTHON = """
-import sys, traceback
+import os, sys, traceback
 names = {"__name__": "__main__"}
 for line in sys.stdin:
     path = line.strip()
@@ -21,7 +21,9 @@ for line in sys.stdin:
         traceback.print_exc()
         code = 1
     sys.stdout.close()
-    open(path + ".code", "w").write(f"{code}\\n")
+    with open(path + ".code.new", "w") as file:
+        file.write(f"{code}\\n")
+    os.replace(path + ".code.new", path + ".code")  # whole, once it is there
 """
 
 
