@@ -146,7 +146,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
   const bool exact = backend.activation_dtype() == DType::kFloat32;
   const double most = exact ? 1e-3 : options.format() == WeightFormat::kNative ? 2e-2 : 5e-2;
   for (const bool full : {true, false}) {
-    const int tries = full || shape.window == 0 ? 1 : 24;
+    const int tries = full || (shape.window == 0 && shape.experts == 0) ? 1 : 24;
     std::string differences;
     for (int i = 0; i < tries; ++i) {
       for (DecodeCase* one : {&ours, &theirs}) {
