@@ -172,20 +172,16 @@ class Launcher {
             .bundle_rows = shape_.bundles.rows};
   }
 
-  // Launches a product of few rows with the ops around it. Returns how many these are; 0, and
-  // launches nothing, if the ops do not begin so or no kernel does them.
+  // Launches a product of few rows with the ops around it, or several that follow one another.
+  // Returns how many ops these are; 0, and launches nothing, if the ops do not begin so or no
+  // kernel does them.
   size_t LaunchProduct(std::span<const Op> ops) {
-    if (const size_t launched = LaunchChain(ops); launched > 0) return launched;
-    const std::optional<FusedProduct> fused = FuseProduct(ops);
-    if (!fused) return 0;
-    return RunRowProduct(context_, Resolved(*fused)) ? fused->num_ops : 0;
-  }
-  // Launches products that follow one another. Returns as LaunchProduct does.
-  size_t LaunchChain(std::span<const Op> ops) {
     const std::vector<FusedProduct> chain = FuseChain(ops);
+    if (chain.empty()) return 0;
     std::vector<RowProduct> products;
     for (const FusedProduct& fused : chain) products.push_back(Resolved(fused));
-    const size_t count = RunProductChain(context_, products);
+    size_t count = RunProductChain(context_, products);
+    if (count == 0) count = RunRowProduct(context_, products.front()) ? 1 : 0;
     size_t launched = 0;
     for (size_t i = 0; i < count; ++i) launched += chain[i].num_ops;
     return launched;

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
       }
       Load(args, loading, groups[d]);
       if (walk.ends_tile()) {
-        Finish<WholeBlock, T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
+        Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
         load_old(walk.tile() + static_cast<int32_t>(gridDim.x), count);
       }
       walk.Advance();

@@ -34,7 +34,7 @@ __device__ __forceinline__ void StoreTile(const Args& args, const Tile<kSwiGlu>&
 
 // Adds up the warps' sums of a tile and stores the result. The `count`-th tile is one warp's work;
 // meanwhile the others go on. `old`: what that warp loaded of out.
-template <typename Block, typename T, int kColumns, bool kSwiGlu>
+template <typename T, int kColumns, bool kSwiGlu>
 __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& tile, int32_t count,
                                        Sums<kColumns>& shared, float (&sums)[kColumns][4],
                                        const float (&old)[4 * kColumns]) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& ti
     of_warps[warp][i][lane] = sums[i / 4][i % 4];
     sums[i / 4][i % 4] = 0.0f;
   }
-  Block::Sync();
+  __syncthreads();
   if (warp != count % kWarps) return;
   float total[4 * kColumns] = {};
 #pragma unroll

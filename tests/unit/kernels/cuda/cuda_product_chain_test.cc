@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -18,7 +17,6 @@
 #include "kernels/cuda/rows/product_chain.h"
 #include "kernels/cuda/rows/row_product.h"
 #include "tests/testing/kernels/kernel_harness.h"
-#include "tests/testing/kernels/random_blocks.h"
 
 namespace eta::testing {
 namespace {
