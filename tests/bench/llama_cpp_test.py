@@ -47,6 +47,7 @@ class Flags(unittest.TestCase):
         flags = llama_cpp.parse_flags(["build"])
         self.assertEqual((flags.build, flags.flash, flags.types), ("wheel", ["on", "off"], None))
         self.assertEqual((flags.tokens, flags.streams), ([512, 2048, 4096, 7936], [1, 4]))
+        self.assertEqual((flags.speculation, flags.attention), ("off", "full"))
 
     def test_bad_ones_are_named(self):
         for flag, value, limit in (("--tokens", "512,0", "from 1 on"), ("--streams", "1,", "from 1 on"),

@@ -13,12 +13,14 @@ class Ours:
 
     def __init__(self, flags, model, threads, context, streams):
         self.folder_of_build = flags.folder
+        self.attention = flags.attention
         self.folder = tempfile.TemporaryDirectory()
         log = pathlib.Path(self.folder.name) / "server.log"
         with open(log, "w", encoding="utf-8") as errors:
             self.process = subprocess.Popen(
                 ["taskset", "-c", flags.cpus, flags.folder / "bin/eta-server", "--model", model,
-                 "--weights", flags.weights, "--threads", str(threads), "--listen", "127.0.0.1:0",
+                 "--weights", flags.weights, "--speculation", flags.speculation,
+                 "--threads", str(threads), "--listen", "127.0.0.1:0",
                  "--max_running", str(streams), "--kv_pool_bytes", "2GiB",
                  "--max_context", str(context), "--default_deadline", "3600s"],
                 stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -35,8 +37,8 @@ class Ours:
         file.write_text(" ".join(map(str, tokens)))
         run = subprocess.run(
             [self.folder_of_build / "bin/etactl", "generate", "--server", self.address,
-             "--token_ids", file, "--temperature", "0", "--attention", "full", "--ignore_eos",
-             "--quiet", "--json", "--output_ids", "--max_tokens", str(count),
+             "--token_ids", file, "--temperature", "0", "--attention", self.attention,
+             "--ignore_eos", "--quiet", "--json", "--output_ids", "--max_tokens", str(count),
              "--deadline", "3600"],
             stdout=subprocess.PIPE, text=True, check=True)
         events = [json.loads(line) for line in run.stdout.splitlines()]
