@@ -157,7 +157,7 @@ void Check(Backend& backend, cpu::Workers& workers, const Options& options) {
       differences = Differences(ours, theirs, exact, most);
       if (differences.empty()) break;
     }
-    if (!differences.empty()) Fail(differences);
+    if (!differences.empty()) Fail(absl::StrCat(full ? "full: " : "sparse: ", differences));
   }
 }
 
