@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <variant>
 
+#include "kernels/cuda/packed/packed_product.h"
 #include "kernels/cuda/rows/chain_walk.h"
 
 namespace eta::cuda {
@@ -21,6 +22,10 @@ bool Overlap(const TensorView& a, const TensorView& b) {
     return begin(t) + elements * static_cast<int64_t>(SizeOf(t.dtype));
   };
   return begin(a) < end(b) && begin(b) < end(a);
+}
+
+int64_t MostRows(const Weight& weight) {
+  return weight.packed() ? kMostNarrowRows : kMostProductRows;
 }
 
 // Whether the norm and what it reads stay as they are while thread blocks of the product write.
@@ -57,7 +62,7 @@ std::optional<FusedProduct> FuseProduct(std::span<const Op> ops) {
   const auto* norm = OpAt<RmsNormOp>(ops, 0);
   size_t count = norm != nullptr ? 1 : 0;
   const auto* product = OpAt<MatMulOp>(ops, count);
-  if (product == nullptr || product->out.rows > kMostProductRows) return std::nullopt;
+  if (product == nullptr || product->out.rows > MostRows(product->weight)) return std::nullopt;
   if (product->out.rows == 0 || Overlap(product->x, product->out)) return std::nullopt;
   if (norm != nullptr && !Fits(*norm, *product)) return std::nullopt;
   ++count;

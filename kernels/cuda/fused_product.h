@@ -20,7 +20,7 @@ struct FusedProduct {
 };
 
 // The longest beginning of `ops` that is one product: RmsNorm, MatMul, then AddBias of what it
-// wrote or SwiGlu. Nullopt if they do not begin so, if there are more than kMostProductRows rows,
+// wrote or SwiGlu. Nullopt if they do not begin so, if there are too many rows,
 // or if one of these ops reads memory that another one writes, other than as its input.
 std::optional<FusedProduct> FuseProduct(std::span<const Op> ops);
 

@@ -1,5 +1,4 @@
-// RunProductChain computes products of up to kMostChainedRows rows, each as RunRowProduct does, in
-// one kernel.
+// RunProductChain computes products of one or two rows, each as RunRowProduct does, in one kernel.
 //
 // Memory binds, and weights depend on nothing. So one warp of each thread block asks for the
 // weights of all products in their order, as far ahead as a ring in shared memory has room, and
@@ -126,7 +125,7 @@ __device__ __forceinline__ void MultiplyTiles(const Args& args, const ChainPart&
     const Tile<kSwiGlu> tile(index);
     float old[4] = {};
     if (args.accumulate && warp == count % kWarps) {
-      tile.template ForSums<1>(args, [&](int i, int32_t row, int32_t channel) {
+      tile.ForSums(args, [&](int i, int32_t row, int32_t channel) {
         old[i] = LoadOut<T>(args, row, channel);
       });
     }
@@ -140,7 +139,7 @@ __device__ __forceinline__ void MultiplyTiles(const Args& args, const ChainPart&
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums[0][i] += sums[1][i];
     float total[4] = {};
-    if (tile_sums.Add(count++, sums[0], total)) StoreTile<T, 1>(args, tile, total, old);
+    if (tile_sums.Add(count++, sums[0], total)) StoreTile<T>(args, tile, total, old);
   });
 }
 
@@ -233,8 +232,7 @@ size_t RunProductChain(Context& context, std::span<const RowProduct> products, s
   product::Chain chain = {};
   for (const RowProduct& product :
        products.first(std::min<size_t>(products.size(), product::kMostChained))) {
-    if (product.weight.packed() || product.weight.dtype != dtype ||
-        product.out.rows > kMostChainedRows || !product::HasKernel(product)) {
+    if (product.weight.packed() || product.weight.dtype != dtype || !product::HasKernel(product)) {
       break;
     }
     chain.products[chain.count++] = product::ArgsOf(context.device, product);

@@ -13,14 +13,11 @@
 
 namespace eta::cuda {
 
-// With more of them products apart are as fast.
-inline constexpr int64_t kMostChainedRows = 2;
-
 // Puts the first of the products on the device's stream, as many as one kernel does together, and
 // returns how many these are. Returns 0, and does nothing, if they are fewer than `least`. A
 // product that RunRowProduct has no kernel for ends them, and so do packed weights, weights of
-// another type than the first, more than kMostChainedRows rows, and rows of x that leave too little
-// shared memory. Devices that are not of compute capability 9.0 have no such kernel.
+// another type than the first, and rows of x that leave too little shared memory. Devices that are
+// not of compute capability 9.0 have no such kernel.
 //
 // The kernel takes every multiprocessor for itself. Two of them at once, of two streams of a
 // device, could each wait for thread blocks that the other one keeps out. So a process that uses it

@@ -87,14 +87,14 @@ struct Tile {
     return args.weight + row * args.k * 2;
   }
   // Calls visit(i, row, channel) for the sums of a fragment that this lane holds and that exist.
-  template <int kColumns, typename Visit>
+  template <typename Visit>
   __device__ void ForSums(const Args& args, Visit&& visit) const {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll
-    for (int i = 0; i < 4 * kColumns; ++i) {
-      const bool second = i % 4 >= 2;
+    for (int i = 0; i < 4; ++i) {
+      const bool second = i >= 2;
       const int32_t channel = first + lane / 4 + (second && !kSwiGlu ? 8 : 0);
-      const int32_t row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int32_t row = lane % 4 * 2 + i % 2;
       if (channel < args.channels && row < args.rows) {
         visit(i, row, channel + (second && kSwiGlu ? args.channels : 0));
       }

@@ -1,5 +1,5 @@
-// RunRowProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 16 rows, with RmsNorm in
-// front and AddBias, the sum with out or SwiGlu behind (eta-semantics.md, "Model").
+// RunRowProduct computes out [R, N] = x [R, K] * weight [N, K]^T for one or two rows, with RmsNorm
+// in front and AddBias, the sum with out or SwiGlu behind (eta-semantics.md, "Model").
 //
 // Memory binds: weights are read once, and all else is small. A thread block takes tiles of 16
 // channels in turns, and its 8 warps share K. Weights go from memory into registers, kDepth loads
@@ -72,26 +72,21 @@ __device__ __forceinline__ void Load(const Args& args, Walk<kSwiGlu>& walk, Grou
   walk.Advance();
 }
 
-// Elements k .. k + 7 of row r of x, and of row r + 8; zero where there are none. `shared`: the
-// normalised rows.
-template <typename T, int kColumns, bool kNorm>
-__device__ __forceinline__ void LoadX(const Args& args, const T* shared, int32_t k,
-                                      uint4 (&x)[kColumns]) {
-#pragma unroll
-  for (int column = 0; column < kColumns; ++column) {
-    const auto row = static_cast<int32_t>(column * 8 + threadIdx.x % 32 / 4);
-    x[column] = {};
-    if (row >= args.rows || k >= args.k) continue;
-    x[column] = kNorm ? *reinterpret_cast<const uint4*>(shared + row * SharedStride(args.k) + k)
-                      : *reinterpret_cast<const uint4*>(args.x + (row * args.x_stride + k) * 2);
-  }
+// Elements k .. k + 7 of the lane's row of x; zero where there are none. `shared`: the normalised
+// rows.
+template <typename T, bool kNorm>
+__device__ __forceinline__ uint4 LoadX(const Args& args, const T* shared, int32_t k) {
+  const auto row = static_cast<int32_t>(threadIdx.x % 32 / 4);
+  if (row >= args.rows || k >= args.k) return {};
+  return kNorm ? *reinterpret_cast<const uint4*>(shared + row * SharedStride(args.k) + k)
+               : *reinterpret_cast<const uint4*>(args.x + (row * args.x_stride + k) * 2);
 }
 
-template <typename T, int kColumns, bool kNorm, bool kSwiGlu>
+template <typename T, bool kNorm, bool kSwiGlu>
 __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
     Kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) std::byte memory[];
-  __shared__ Sums<kColumns> shared_sums;
+  __shared__ Sums shared_sums;
   const NormMemory<T> norm(args, memory);
   Group groups[kDepth];
   Walk<kSwiGlu> loading(args);
@@ -102,10 +97,10 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   AllowNext();
 
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  float old[4 * kColumns] = {};
+  float old[4] = {};
   const auto load_old = [&](int32_t index, int32_t count) {
     if (!args.accumulate || warp != count % kWarps) return;
-    Tile<kSwiGlu>(index).template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
+    Tile<kSwiGlu>(index).ForSums(args, [&](int i, int32_t row, int32_t channel) {
       old[i] = LoadOut<T>(args, row, channel);
     });
   };
@@ -113,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
   int32_t count = 0;
   load_old(walk.tile(), count);
   if constexpr (kNorm) NormaliseRows<WholeBlock>(args, norm);
-  float sums[kColumns][4] = {};
+  float sums[1][4] = {};
   while (!walk.done()) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -122,10 +117,10 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
       constexpr int kTogether = kNorm ? 1 : kLoads;
 #pragma unroll
       for (int first = 0; first < kLoads; first += kTogether) {
-        uint4 x[kTogether][kColumns];
+        uint4 x[kTogether][1];
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          LoadX<T, kColumns, kNorm>(args, norm.rows, walk.k() + 32 * (first + j), x[j]);
+          x[j][0] = LoadX<T, kNorm>(args, norm.rows, walk.k() + 32 * (first + j));
         }
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
@@ -134,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, kMostCtasPerSm)
       }
       Load(args, loading, groups[d]);
       if (walk.ends_tile()) {
-        Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums, old);
+        Finish<T>(args, Tile<kSwiGlu>(walk.tile()), count++, shared_sums, sums[0], old);
         load_old(walk.tile() + static_cast<int32_t>(gridDim.x), count);
       }
       walk.Advance();
@@ -158,11 +153,11 @@ void FillAhead(const Device& device, const RowProduct& product, Args& args) {
   }
 }
 
-template <typename T, int kColumns, bool kNorm, bool kSwiGlu>
+template <typename T, bool kNorm, bool kSwiGlu>
 bool LaunchKernel(Device& device, const Args& args) {
   constexpr size_t kReserved = 1024;  // the system's part of each CTA
   const size_t bytes = kNorm ? NormMemory<T>::Bytes(args.rows, args.k) : 0;
-  const size_t of_cta = bytes + sizeof(Sums<kColumns>) + 512;
+  const size_t of_cta = bytes + sizeof(Sums) + 512;
   if (of_cta > device.shared_memory_per_block()) return false;
   const size_t fit = (device.shared_memory_per_block() + kReserved) / (of_cta + kReserved);
   const int32_t resident =
@@ -173,7 +168,7 @@ bool LaunchKernel(Device& device, const Args& args) {
          {.grid = static_cast<unsigned>(std::min(tiles, resident)),
           .block = kThreads,
           .shared_bytes = bytes},
-         Kernel<T, kColumns, kNorm, kSwiGlu>, args);
+         Kernel<T, kNorm, kSwiGlu>, args);
   return true;
 }
 
@@ -186,10 +181,8 @@ bool WithFlag(bool value, Visit&& visit) {
 template <typename T>
 bool LaunchFor(Device& device, const Args& args) {
   return WithFlag(args.norm_weight != nullptr, [&](auto norm) {
-    return WithFlag(args.activated != nullptr, [&](auto swiglu) {
-      if (args.rows <= 8) return LaunchKernel<T, 1, norm(), swiglu()>(device, args);
-      return LaunchKernel<T, 2, norm(), swiglu()>(device, args);
-    });
+    return WithFlag(args.activated != nullptr,
+                    [&](auto swiglu) { return LaunchKernel<T, norm(), swiglu()>(device, args); });
   });
 }
 

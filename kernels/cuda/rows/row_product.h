@@ -1,8 +1,8 @@
 // A product with a weight for a step of few rows, and the ops around it that its kernel does along:
 // out [R, N] = x [R, K] * weight [N, K]^T, before it RmsNorm, after it AddBias or SwiGlu.
 //
-// A row's bits depend on that row alone, for every R up to kMostProductRows: the order of a sum
-// follows from K, and the columns of a tensor core's product do not meet.
+// A row's bits do not depend on the other one: the order of a sum follows from K, and the columns
+// of a tensor core's product do not meet.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace eta::cuda {
 
-inline constexpr int64_t kMostProductRows = 16;
+// cuBLASLt multiplies more of them in less time, though nothing rides along.
+inline constexpr int64_t kMostProductRows = 2;
 
 // Every tensor that the separate ops would write is written, so an op behind them may read it.
 struct RowProduct {

@@ -8,24 +8,22 @@
 
 namespace eta::cuda::product {
 
-template <int kColumns>
 struct Sums {
-  float of_warps[2][kWarps][4 * kColumns][32];  // of two tiles, in turns
+  float of_warps[2][kWarps][4][32];  // of two tiles, in turns
 };
 
 // Stores the totals of a tile that one warp has, and what the ops behind make of them. `old`: what
 // that warp loaded of out.
-template <typename T, int kColumns, bool kSwiGlu>
+template <typename T, bool kSwiGlu>
 __device__ __forceinline__ void StoreTile(const Args& args, const Tile<kSwiGlu>& tile,
-                                          const float (&total)[4 * kColumns],
-                                          const float (&old)[4 * kColumns]) {
-  tile.template ForSums<kColumns>(args, [&](int i, int32_t row, int32_t channel) {
+                                          const float (&total)[4], const float (&old)[4]) {
+  tile.ForSums(args, [&](int i, int32_t row, int32_t channel) {
     float value = total[i];
     if (args.accumulate) value += old[i];
     if (args.bias != nullptr) value += args.bias[channel];
     StoreOut<T>(args, row, channel, value);
     if constexpr (kSwiGlu) {
-      if (i % 4 >= 2) return;
+      if (i >= 2) return;
       StoreActivated<T>(args.activated, row * args.activated_stride + channel, args.activation,
                         value, total[i + 2]);
     }
@@ -34,27 +32,26 @@ __device__ __forceinline__ void StoreTile(const Args& args, const Tile<kSwiGlu>&
 
 // Adds up the warps' sums of a tile and stores the result. The `count`-th tile is one warp's work;
 // meanwhile the others go on. `old`: what that warp loaded of out.
-template <typename T, int kColumns, bool kSwiGlu>
+template <typename T, bool kSwiGlu>
 __device__ __forceinline__ void Finish(const Args& args, const Tile<kSwiGlu>& tile, int32_t count,
-                                       Sums<kColumns>& shared, float (&sums)[kColumns][4],
-                                       const float (&old)[4 * kColumns]) {
+                                       Sums& shared, float (&sums)[4], const float (&old)[4]) {
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   auto& of_warps = shared.of_warps[count % 2];
 #pragma unroll
-  for (int i = 0; i < 4 * kColumns; ++i) {
-    of_warps[warp][i][lane] = sums[i / 4][i % 4];
-    sums[i / 4][i % 4] = 0.0f;
+  for (int i = 0; i < 4; ++i) {
+    of_warps[warp][i][lane] = sums[i];
+    sums[i] = 0.0f;
   }
   __syncthreads();
   if (warp != count % kWarps) return;
-  float total[4 * kColumns] = {};
+  float total[4] = {};
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
 #pragma unroll
-    for (int i = 0; i < 4 * kColumns; ++i) total[i] += of_warps[w][i][lane];
+    for (int i = 0; i < 4; ++i) total[i] += of_warps[w][i][lane];
   }
-  StoreTile<T, kColumns>(args, tile, total, old);
+  StoreTile<T>(args, tile, total, old);
 }
 
 }  // namespace eta::cuda::product

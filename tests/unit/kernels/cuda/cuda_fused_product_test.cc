@@ -49,7 +49,7 @@ class FuseProductOf : public ::testing::Test {
     return std::get<T>(ops_[i]);
   }
 
-  int64_t rows_ = 4;
+  int64_t rows_ = 2;
   std::array<float, 256> bias_{};
   std::vector<Op> ops_;
 

@@ -257,7 +257,7 @@ TEST_P(CudaProductChain, EndsWhereThereIsNoKernel) {
   products[1].weight.dtype = DType::kFloat32;
   EXPECT_EQ(cuda::RunProductChain(context, products), 0u);
   EXPECT_EQ(cuda::RunProductChain(
-                context, MakeLayer(random, shape, cuda::kMostChainedRows + 1, {}, weights)),
+                context, MakeLayer(random, shape, cuda::kMostProductRows + 1, {}, weights)),
             0u);
   EXPECT_EQ(cudaStreamSynchronize(own_->stream()), cudaSuccess);
 }
