@@ -40,6 +40,18 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint3
   }
 }
 
+// c += a * b, exact sums of products of bytes with signs. Fragments follow PTX's m16n8k32: a lane
+// has the four neighbours from 4 (lane % 4) on where those above have a pair, and 16 lie between
+// halves.
+__device__ __forceinline__ void MmaBytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Loads four 8 x 8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l /
 // 8. It receives the elements (l / 4, 2 (l % 4) .. + 1) of matrix i in m[i].
 __device__ __forceinline__ void LoadMatrices(uint32_t (&m)[4], uint32_t address) {

@@ -1,5 +1,6 @@
 // RunPackedProduct computes out [R, N] = x [R, K] * weight [N, K]^T for up to 64 rows and weights
-// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind.
+// of 4 to 8 bits, with RmsNorm in front and AddBias, the sum with out or SwiGlu behind. One or two
+// rows of integers alone are integer_product.cu's.
 //
 // Memory binds: weights are read once, and all else is small. A thread block has 128 channels, a
 // tile of 16 for each warp, and a slice of K; the thread blocks of a cluster have the slices of the
@@ -11,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/packed/integer_product.cuh"
 #include "kernels/cuda/packed/packed_args.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
 #include "kernels/cuda/packed/packed_finish.cuh"
@@ -271,6 +273,13 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
   }
   if (!packed::HasKernel(product)) return false;
   const bool activates = product.activated.data != nullptr;
+  if (product.out.rows <= kMostIntegerRows) {
+    packed::Args args = {};
+    args.product = product::ArgsOf(context.device, product);
+    args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+    const int32_t tasks = packed::FillSegments(product.weight, activates, activates ? 2 : 1, args);
+    if (packed::LaunchInteger(context.device, product.weight.dtype, tasks, args)) return true;
+  }
   packed::Args args = {};
   args.product = product::ArgsOf(context.device, product);
   args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));

@@ -1,9 +1,10 @@
 // A product with packed weights for a step of few rows, with the ops around it as row_product.h has
 // them.
 //
-// A row's bits depend on that row alone, for every R up to kMostNarrowRows, and for every R from
-// there to kMostPackedRows: how K is cut follows from the weight, the device and the kernel, and
-// the columns of a tensor core's product do not meet.
+// A row's bits depend on that row alone, for every R up to kMostIntegerRows, for every R from there
+// to kMostNarrowRows, and from there to kMostPackedRows: how K is cut follows from the weight, the
+// device and the kernel, and the columns of a tensor core's product do not meet. Of up to
+// kMostIntegerRows rows it also follows from whether SwiGLU rides along.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 namespace eta::cuda {
 
 inline constexpr int64_t kMostPackedRows = 64;
+// With parts of int8 and int4 alone: these are multiplied as integers.
+inline constexpr int64_t kMostIntegerRows = 2;
 // With a norm in front. Every thread block normalises all rows, and has little work of its own.
 inline constexpr int64_t kMostNormedRows = 2;
 
