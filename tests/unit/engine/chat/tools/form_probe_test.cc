@@ -51,11 +51,51 @@ TEST(FormProbe, TellsHowAModelCallsTools) {
   EXPECT_EQ(named.end, "");
 }
 
-// The template of gpt-oss, as it was published.
-TEST(FormProbe, TellsAnswersWithChannels) {
+// The form that a model's template gives, as it was published.
+AnswerForm FormOfModel(const std::string& name) {
   std::ifstream file(ETA_SOURCE_DIR "/tests/oracles/chat_templates/llama_cpp.json");
   const auto templates = nlohmann::json::parse(file);
-  const AnswerForm harmony = FormOf(templates.at("models/templates/openai-gpt-oss-120b.jinja"));
+  return FormOf(templates.at("models/templates/" + name + ".jinja"));
+}
+
+TEST(FormProbe, KnowsTheFamiliesThatAreServed) {
+  for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "Qwen-QwQ-32B", "Qwen-Qwen3-0.6B",
+                           "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+                           "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}) {
+    const AnswerForm form = FormOfModel(name);
+    EXPECT_TRUE(form.shows_tools) << name;
+    EXPECT_EQ(form.calls, CallSyntax::kTagged) << name;
+    EXPECT_EQ(form.begin, "<tool_call>\n{\"name\": \"") << name;
+    EXPECT_EQ(form.middle, "\", \"arguments\": ") << name;
+    EXPECT_EQ(form.end, "}\n</tool_call>") << name;
+  }
+  EXPECT_EQ(FormOfModel("Qwen-Qwen3-0.6B").reasoning_begin, "<think>");
+  for (const char* name : {"meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct",
+                           "meta-llama-Llama-3.3-70B-Instruct"}) {
+    const AnswerForm form = FormOfModel(name);
+    EXPECT_TRUE(form.shows_tools) << name;
+    EXPECT_EQ(form.calls, CallSyntax::kBare) << name;
+    EXPECT_EQ(form.begin, "{\"name\": \"") << name;
+    EXPECT_EQ(form.middle, "\", \"parameters\": ") << name;
+    EXPECT_EQ(form.end, "}") << name;
+  }
+  const AnswerForm nemo = FormOfModel("mistralai-Mistral-Nemo-Instruct-2407");
+  EXPECT_TRUE(nemo.shows_tools);
+  EXPECT_EQ(nemo.calls, CallSyntax::kMistral);
+  EXPECT_EQ(nemo.begin, "[TOOL_CALLS][{\"name\": \"");
+  EXPECT_TRUE(nemo.short_ids);
+  for (const char* name :
+       {"Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512"}) {
+    const AnswerForm form = FormOfModel(name);
+    EXPECT_TRUE(form.shows_tools) << name;
+    EXPECT_EQ(form.calls, CallSyntax::kMistral) << name;
+    EXPECT_EQ(form.begin, "[TOOL_CALLS]") << name;
+    EXPECT_EQ(form.middle, "[ARGS]") << name;
+  }
+}
+
+TEST(FormProbe, TellsAnswersWithChannels) {
+  const AnswerForm harmony = FormOfModel("openai-gpt-oss-120b");
   EXPECT_TRUE(harmony.channels);
   EXPECT_TRUE(harmony.shows_tools);
   EXPECT_EQ(harmony.calls, CallSyntax::kChannel);
