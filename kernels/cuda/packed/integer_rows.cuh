@@ -19,7 +19,8 @@ namespace eta::cuda::packed {
 inline constexpr int kIntegerWarps = 16;
 inline constexpr int kIntegerThreads = 32 * kIntegerWarps;
 inline constexpr int kDigits = 3;
-// Lanes 4r and 4r + 1 have a row's sums: of the upper two digits, and of the lowest.
+// Of four lanes that share channels, two have a row's sums: of the upper two digits, and of the
+// lowest.
 inline constexpr int kColumnsOfRow = 4;
 
 // Rows of x in shared memory: of each row the digits, a plane for each, then of each group what its
