@@ -34,7 +34,7 @@ template <typename T, int kUsed, PackedType type, int kColumns, typename Ring>
 __device__ __forceinline__ void MultiplySlice(const ExpertArgs& args, const Slice& slice,
                                               const Rows<kColumns>& rows, Ring& ring,
                                               float (&sums)[kUsed][4]) {
-  constexpr int kSlotChunks = SlotChunks(type);
+  constexpr int kSlotChunks = Ring::SlotChunks(type);
   constexpr int kAhead = kUsed == 1 ? kSlotChunks : 1;  // chunks of x, as many as registers hold
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   for (int32_t from = 0; from < slice.count; from += kSlotChunks) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void MultiplyPacked(const ExpertArgs& args, const Tas
   __shared__ Barrier arrived[kWarps][kSlots];
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  TaskRing<kSwiGlu, Tasks> ring(args, tasks, memory + warp * kSlots * kSlotBytes, arrived[warp]);
+  TaskRing<kSwiGlu, Tasks> ring({args, tasks}, memory + warp * kSlots * kSlotBytes, arrived[warp]);
   ring.Start();
   begin();
 

@@ -15,21 +15,17 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/device/slot_ring.cuh"
 #include "kernels/cuda/packed/integer_product.cuh"
 #include "kernels/cuda/packed/integer_rows.cuh"
 #include "kernels/cuda/packed/packed_chunk.cuh"
+#include "kernels/cuda/packed/packed_finish.cuh"
+#include "kernels/cuda/packed/slice_ring.cuh"
 
 namespace eta::cuda::packed {
 namespace {
 
-// Chunks of a slot.
-__host__ __device__ constexpr int32_t SlotChunks(PackedType type) {
-  return type == PackedType::kInt4 ? 4 : 2;
-}
 constexpr int kSlots = 3;
-constexpr int kSlotBytes = SlotChunks(PackedType::kInt4) * ChunkBytes(PackedType::kInt4);
-static_assert(kSlotBytes >= SlotChunks(PackedType::kInt8) * ChunkBytes(PackedType::kInt8));
+constexpr int kSlotBytes = 4 * static_cast<int>(ChunkBytes(PackedType::kInt4));
 constexpr size_t kRingBytes = size_t{kIntegerWarps} * kSlots * kSlotBytes;
 static_assert(kRingBytes % 128 == 0);
 
@@ -60,18 +56,11 @@ __device__ __forceinline__ uint2 InOrder(uint2 x) {
   return {__byte_perm(x.x, x.y, 0x6240), __byte_perm(x.x, x.y, 0x7351)};
 }
 
-// Which tile of a task a warp multiplies, and which of its chunks.
-struct Slice {
-  const std::byte* chunks;
-  int32_t first;
-  int32_t count;
-  PackedType type;
-};
-
-__device__ __forceinline__ int32_t WarpsOfTile(const Args& args) {
+__host__ __device__ __forceinline__ int32_t WarpsOfTile(const Args& args) {
   return args.product.activated != nullptr ? kIntegerWarps / 2 : kIntegerWarps;
 }
 
+// The tile of a task that a warp multiplies.
 __device__ __forceinline__ TilePlace TileOf(const Args& args, int32_t task, int32_t warp) {
   if (args.product.activated != nullptr) return {warp / (kIntegerWarps / 2), task};
   const int32_t segment = SegmentOf(args, task);
@@ -82,51 +71,21 @@ __device__ __forceinline__ Slice SliceOf(const Args& args, int32_t task) {
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const TilePlace place = TileOf(args, task, warp);
   const Segment& segment = args.segments[place.segment];
-  const int32_t first = warp % WarpsOfTile(args) * args.slice;
-  const int64_t at = int64_t{place.tile} * args.chunks + first;
-  return {segment.tiles + at * ChunkBytes(segment.type), first,
-          max(min(args.slice, args.chunks - first), 0), segment.type};
+  return SliceOfTile(segment.type, segment.tiles, place.tile, args.chunks, warp % WarpsOfTile(args),
+                     args.slice);
 }
 
-// A warp's chunks of all its tasks, through a ring.
-class ChunkRing {
- public:
-  __device__ ChunkRing(const Args& args, int32_t tasks, std::byte* memory, Barrier* arrived)
-      : args_(args),
-        tasks_(tasks),
-        slots_(memory, arrived),
-        task_(static_cast<int32_t>(blockIdx.x)) {
-    if (task_ < tasks_) slice_ = SliceOf(args_, task_);
-  }
-  __device__ __forceinline__ void Start() {
-    slots_.Start([this](int32_t slot) { Request(slot); });
-  }
-  __device__ __forceinline__ const std::byte* Await() const { return slots_.Await(); }
-  __device__ __forceinline__ void Release() {
-    slots_.Release([this](int32_t slot) { Request(slot); });
-  }
+// The tasks of the thread block.
+struct TaskWalk {
+  const Args& args;
+  int32_t tasks;
+  int32_t task = static_cast<int32_t>(blockIdx.x);
 
- private:
-  __device__ __forceinline__ void Request(int32_t slot) {
-    if (slice_.count <= 0) {  // of all its tasks a warp has equally many
-      task_ += static_cast<int32_t>(gridDim.x);
-      if (task_ >= tasks_) return;
-      slice_ = SliceOf(args_, task_);
-      if (slice_.count <= 0) return;
-    }
-    const int32_t count = min(SlotChunks(slice_.type), slice_.count);
-    const auto bytes = static_cast<uint32_t>(count * ChunkBytes(slice_.type));
-    slots_.Copy(slot, slice_.chunks, bytes);
-    slice_.chunks += bytes;
-    slice_.count -= count;
-  }
-
-  const Args& args_;
-  int32_t tasks_;
-  SlotRing<kSlots, kSlotBytes> slots_;
-  int32_t task_;
-  Slice slice_{};
+  __device__ __forceinline__ bool done() const { return task >= tasks; }
+  __device__ __forceinline__ void Advance() { task += static_cast<int32_t>(gridDim.x); }
+  __device__ __forceinline__ Slice Own() const { return SliceOf(args, task); }
 };
+using ChunkRing = SliceRing<TaskWalk, kSlots, kSlotBytes>;
 
 // Adds a chunk's products to the sums of channels r and r + 8.
 template <PackedType type>
@@ -157,10 +116,11 @@ __device__ __forceinline__ void MultiplyChunk(const std::byte* from, const Integ
 template <PackedType type>
 __device__ __forceinline__ void MultiplySlice(const Slice& slice, const IntegerRows& rows,
                                               ChunkRing& ring, float (&sums)[2]) {
-  for (int32_t from = 0; from < slice.count; from += SlotChunks(type)) {
+  constexpr int kSlotChunks = ChunkRing::SlotChunks(type);
+  for (int32_t from = 0; from < slice.count; from += kSlotChunks) {
     const std::byte* slot = ring.Await();
 #pragma unroll
-    for (int32_t i = 0; i < SlotChunks(type); ++i) {
+    for (int32_t i = 0; i < kSlotChunks; ++i) {
       if (from + i >= slice.count) break;
       MultiplyChunk<type>(slot + i * ChunkBytes(type), rows, slice.first + from + i, sums);
     }
@@ -174,8 +134,8 @@ using TaskSums = float2[kIntegerWarps][32];
 // The end of a task, which one warp does. What it needs is on its way while the others multiply.
 template <typename T>
 struct Ending {
-  float units[2][2];  // of a tile, with SwiGLU of two, by channels r and r + 8
-  float old[2];
+  float units[2][2] = {};  // of a tile, with SwiGLU of two, by channels r and r + 8
+  float old[2] = {};
 
   // Calls visit(half, row, channel) for what the lane stores; `channel` is one of the segment.
   template <typename Visit>
@@ -220,16 +180,8 @@ struct Ending {
       for (auto& of_half : totals) of_half[half] += __shfl_xor_sync(~0u, of_half[half], 1);
     }
     ForOutputs(args, task, [&](int half, int32_t row, int32_t channel, const Segment& segment) {
-      const int32_t at = segment.first_channel + channel;
-      float value = __fmul_rn(totals[0][half], units[0][half]);
-      if (args.product.accumulate) value = __fadd_rn(value, old[half]);
-      if (args.product.bias != nullptr) value = __fadd_rn(value, args.product.bias[at]);
-      product::StoreOut<T>(args.product, row, at, value);
-      if (!activates) return;
-      const float met = __fmul_rn(totals[1][half], units[1][half]);
-      product::StoreOut<T>(args.product, row, args.segments[1].first_channel + channel, met);
-      StoreActivated<T>(args.product.activated, row * args.product.activated_stride + channel,
-                        args.product.activation, value, met);
+      StoreOutput<T>(args, segment, row, channel, __fmul_rn(totals[0][half], units[0][half]),
+                     old[half], __fmul_rn(totals[1][half], units[1][half]));
     });
   }
 };
@@ -242,19 +194,18 @@ __global__ void __launch_bounds__(kIntegerThreads, 1)
   __shared__ TaskSums sums[2];  // of two tasks, in turns
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  ChunkRing ring(args, tasks, memory + warp * kSlots * kSlotBytes, arrived[warp]);
+  ChunkRing ring({args, tasks}, memory + warp * kSlots * kSlotBytes, arrived[warp]);
   ring.Start();
   const IntegerRows rows(args.product, args.chunks, memory + kRingBytes);
   WaitForPrevious();
   AllowNext();
   rows.Fill<T>();
   int32_t count = 0;
-  for (auto task = static_cast<int32_t>(blockIdx.x); task < tasks;
-       task += static_cast<int32_t>(gridDim.x), ++count) {
+  for (TaskWalk walk = {args, tasks}; !walk.done(); walk.Advance(), ++count) {
     const bool ends = warp == count % kIntegerWarps;
     Ending<T> ending;
-    if (ends) ending.Load(args, task);
-    const Slice slice = SliceOf(args, task);
+    if (ends) ending.Load(args, walk.task);
+    const Slice slice = walk.Own();
     float own[2] = {};
     if (slice.type == PackedType::kInt4) {
       MultiplySlice<PackedType::kInt4>(slice, rows, ring, own);
@@ -263,7 +214,7 @@ __global__ void __launch_bounds__(kIntegerThreads, 1)
     }
     sums[count % 2][warp][lane] = {own[0], own[1]};
     __syncthreads();
-    if (ends) ending.Store(args, task, sums[count % 2]);
+    if (ends) ending.Store(args, walk.task, sums[count % 2]);
   }
   product::RequestAhead(args.product);
 }
@@ -278,7 +229,7 @@ bool LaunchInteger(Device& device, DType dtype, int32_t tasks, Args& args) {
   constexpr size_t kStatic = 2 * sizeof(TaskSums) + 1024;
   const size_t bytes = kRingBytes + IntegerRows::Bytes(args.product.rows, args.chunks);
   if (bytes + kStatic > device.shared_memory_per_block()) return false;
-  const int32_t warps = args.product.activated != nullptr ? kIntegerWarps / 2 : kIntegerWarps;
+  const int32_t warps = WarpsOfTile(args);
   args.slice = (args.chunks + warps - 1) / warps;
   WithElementType(dtype, [&](auto element) {
     using T = decltype(element);

@@ -92,7 +92,7 @@ class IntegerRows {
     return static_cast<size_t>(chunks) * kChunkGroups * sizeof(float2);
   }
 
-  // As NormaliseTogether adds them (row_norm.cuh), so that a row has the same bits.
+  // As NormaliseRows adds them (row_norm.cuh), so that a row has the same bits.
   __device__ __forceinline__ void AddSquares(
       float (&squares)[kMostIntegerRows][product::kWarps]) const {
     for (int32_t row = 0; row < args_.rows; ++row) {

@@ -81,6 +81,23 @@ __device__ __forceinline__ Output OutputOf(const Args& args, int32_t cluster, in
   return out;
 }
 
+// Stores an output, a sum of products times its unit, and what the ops behind the product make of
+// it. `channel` is one of the segment. `old`: what out has, if the product accumulates. `met`: with
+// SwiGLU the output of the other segment.
+template <typename T>
+__device__ __forceinline__ void StoreOutput(const Args& args, const Segment& segment, int32_t row,
+                                            int32_t channel, float value, float old, float met) {
+  const product::Args& product = args.product;
+  const int32_t at = segment.first_channel + channel;
+  if (product.accumulate) value = __fadd_rn(value, old);
+  if (product.bias != nullptr) value = __fadd_rn(value, product.bias[at]);
+  product::StoreOut<T>(product, row, at, value);
+  if (product.activated == nullptr) return;
+  product::StoreOut<T>(product, row, args.segments[1].first_channel + channel, met);
+  StoreActivated<T>(product.activated, row * product.activated_stride + channel, product.activation,
+                    value, met);
+}
+
 template <typename T, int kColumns>
 __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& sums,
                                        const float (&own)[kColumns][4]) {
@@ -118,21 +135,16 @@ __device__ __forceinline__ void Finish(const Args& args, SharedSums<kColumns>& s
     if (item >= items) continue;
     const Output out = OutputOf<kColumns>(args, cluster, item);
     if (!out.exists) continue;
-    float value = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp, out.i),
-                            out.segment->units[out.channel]);
-    const int32_t channel = out.segment->first_channel + out.channel;
-    if (args.product.accumulate) {
-      value = __fadd_rn(value, kEarly ? old[kEarly ? turn : 0] : load_old(out));
+    const float value = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp, out.i),
+                                  out.segment->units[out.channel]);
+    float before = 0.0f;
+    if (args.product.accumulate) before = kEarly ? old[kEarly ? turn : 0] : load_old(out);
+    float met = 0.0f;
+    if (activates) {
+      met = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
+                      args.segments[1].units[out.channel]);
     }
-    if (args.product.bias != nullptr) value = __fadd_rn(value, args.product.bias[channel]);
-    product::StoreOut<T>(args.product, out.row, channel, value);
-    if (!activates) continue;
-    const Segment& up = args.segments[1];
-    const float other = __fmul_rn(SumOfRanks<kColumns>(args, sums, out.warp + kWarps / 2, out.i),
-                                  up.units[out.channel]);
-    product::StoreOut<T>(args.product, out.row, up.first_channel + out.channel, other);
-    StoreActivated<T>(args.product.activated, out.row * args.product.activated_stride + out.channel,
-                      args.product.activation, value, other);
+    StoreOutput<T>(args, *out.segment, out.row, out.channel, value, before, met);
   }
   if (args.ranks > 1) SynchroniseCluster(args);  // others read this thread block's sums
 }

@@ -29,6 +29,7 @@ namespace {
 using product::NormMemory;
 
 constexpr int kMostCtasPerSm = 2;
+static_assert(product::kMostNormed >= kMostNormedRows);
 
 // The sums of x over a stage's groups, in shared memory: with many rows every warp would compute
 // the same ones.
@@ -192,6 +193,14 @@ bool LaunchFor(Device& device, const Args& args, int32_t clusters) {
   return LaunchKernel<T, 8, false>(device, args, clusters);
 }
 
+// The arguments without the segments and the cut of K.
+Args ArgsOf(const Device& device, const RowProduct& product) {
+  Args args = {};
+  args.product = product::ArgsOf(device, product);
+  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  return args;
+}
+
 // Fills the segments, for thread blocks of `owners` warps with tiles. Returns how many clusters
 // they take.
 int32_t FillSegments(const Weight& weight, bool activates, int32_t owners, Args& args) {
@@ -274,15 +283,11 @@ bool RunPackedProduct(Context& context, const RowProduct& product) {
   if (!packed::HasKernel(product)) return false;
   const bool activates = product.activated.data != nullptr;
   if (product.out.rows <= kMostIntegerRows) {
-    packed::Args args = {};
-    args.product = product::ArgsOf(context.device, product);
-    args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+    packed::Args args = packed::ArgsOf(context.device, product);
     const int32_t tasks = packed::FillSegments(product.weight, activates, activates ? 2 : 1, args);
     if (packed::LaunchInteger(context.device, product.weight.dtype, tasks, args)) return true;
   }
-  packed::Args args = {};
-  args.product = product::ArgsOf(context.device, product);
-  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  packed::Args args = packed::ArgsOf(context.device, product);
   const int32_t clusters = packed::FillSegments(product.weight, activates, packed::kWarps, args);
   packed::CutK(context.device, product.weight, args);
   if (product.weight.dtype == DType::kFloat16) {
@@ -297,9 +302,7 @@ bool RunWideProduct(Context& context, const RowProduct& product) {
       product.activated.data != nullptr || product.x.stride > packed::kMostWideStride) {
     return false;
   }
-  packed::Args args = {};
-  args.product = product::ArgsOf(context.device, product);
-  args.chunks = static_cast<int32_t>(Chunks(product.weight.cols));
+  packed::Args args = packed::ArgsOf(context.device, product);
   const int32_t clusters = packed::FillSegments(product.weight, false, packed::kWideOwners, args);
   return packed::LaunchWide(context.device, product.weight.dtype, clusters, args);
 }

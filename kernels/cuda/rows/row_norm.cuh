@@ -2,10 +2,9 @@
 // into shared memory. That costs less than a kernel of its own, since weights are on their way
 // meanwhile.
 //
-// One or two rows are the work of all threads together, more rows of a warp each. Both ways a row
-// is cut into pieces of kWidth elements, dealt out to kThreads threads in turns, and the sums of
-// the threads are added in one order. So a row's bits do not tell which way it went, nor whether
-// RmsNorm was a kernel of its own (NormRows in pointwise.cu) because the rows did not fit.
+// A row is cut into pieces of kWidth elements, dealt out to kThreads threads in turns, and the sums
+// of the threads are added in one order. So a row's bits do not tell whether RmsNorm was a kernel
+// of its own (NormRows in pointwise.cu) because the rows did not fit.
 #pragma once
 
 #include "kernels/cuda/device/async_copy.cuh"
@@ -15,12 +14,9 @@ namespace eta::cuda::product {
 
 inline constexpr int kWidth = 4;
 inline constexpr int kPass = kThreads * kWidth;  // elements that the threads take in one turn
-inline constexpr int kRowsTogether = 2;
+inline constexpr int kMostNormed = 2;            // rows
 // What all threads keep of a row in registers, in turns. The rest of a longer row is read twice.
 inline constexpr int kHeld = 2;
-// Pieces that a lane has in flight if a warp has a row.
-inline constexpr int kPieces = 8;
-static_assert(kWarps % kPieces == 0);
 
 // Shared memory of the norm: the normalised rows [R][stride], then the weights [K].
 template <typename T>
@@ -84,14 +80,17 @@ __device__ __forceinline__ void StoreNormalised(const Args& args, const NormMemo
   StoreElements(values, x + row * args.x_stride + i);
 }
 
-// All threads normalise up to kRowsTogether rows.
+// Normalises the rows. Ends with a barrier of all threads of `Block`. REQUIRES: RequestFactors()
+// before, and at most kMostNormed rows.
 template <typename Block, typename T>
-__device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMemory<T>& memory) {
-  __shared__ float of_warps[kRowsTogether][kWarps];
+__device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
+  __shared__ float of_warps[kMostNormed][kWarps];
+  WaitGroups<0>();
+  Block::Sync();
   const auto first = static_cast<int32_t>(threadIdx.x) * kWidth;
-  float values[kRowsTogether][kHeld][kWidth];
+  float values[kMostNormed][kHeld][kWidth];
 #pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
+  for (int r = 0; r < kMostNormed; ++r) {
     if (r >= args.rows) break;
 #pragma unroll
     for (int n = 0; n < kHeld; ++n) {
@@ -100,7 +99,7 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
     }
   }
 #pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
+  for (int r = 0; r < kMostNormed; ++r) {
     if (r >= args.rows) break;
     float sum = 0.0f;
 #pragma unroll
@@ -117,7 +116,7 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
   }
   Block::Sync();
 #pragma unroll
-  for (int r = 0; r < kRowsTogether; ++r) {
+  for (int r = 0; r < kMostNormed; ++r) {
     if (r >= args.rows) break;
     float squares = 0.0f;
 #pragma unroll
@@ -132,64 +131,6 @@ __device__ __forceinline__ void NormaliseTogether(const Args& args, const NormMe
       float more[kWidth];
       LoadElements(NormSource(args, r) + i, more);
       StoreNormalised(args, memory, r, i, scale, more);
-    }
-  }
-}
-
-// The warp normalises a row. A lane has the pieces of the threads lane, lane + 32, ..
-template <typename T>
-__device__ __forceinline__ void NormaliseRow(const Args& args, const NormMemory<T>& memory,
-                                             int32_t row) {
-  const float* from = NormSource(args, row);
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  // Calls visit(n, i, values) for kPieces pieces: those of threads lane + 32 (first + n).
-  const auto for_pieces = [&](int32_t begin, int first, auto&& visit) {
-    float values[kPieces][kWidth];
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
-      if (i < args.k) LoadElements(from + i, values[n]);
-    }
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) {
-      const int32_t i = begin + (lane + 32 * (first + n)) * kWidth;
-      if (i < args.k) visit(n, i, values[n]);
-    }
-  };
-  float squares = 0.0f;
-#pragma unroll
-  for (int first = 0; first < kWarps; first += kPieces) {
-    float sums[kPieces] = {};
-    for (int32_t begin = 0; begin < args.k; begin += kPass) {
-      for_pieces(begin, first, [&](int n, int32_t, const float(&values)[kWidth]) {
-        AddSquares(values, sums[n]);
-      });
-    }
-#pragma unroll
-    for (int n = 0; n < kPieces; ++n) squares += SumOfLanes(sums[n]);
-  }
-  const float scale = NormScale(args, squares);
-  for (int32_t begin = 0; begin < args.k; begin += kPass) {
-#pragma unroll
-    for (int first = 0; first < kWarps; first += kPieces) {
-      for_pieces(begin, first, [&](int, int32_t i, float(&values)[kWidth]) {
-        StoreNormalised(args, memory, row, i, scale, values);
-      });
-    }
-  }
-}
-
-// Normalises the rows. Ends with a barrier of all threads of `Block`. REQUIRES: RequestFactors()
-// before.
-template <typename Block, typename T>
-__device__ __forceinline__ void NormaliseRows(const Args& args, const NormMemory<T>& memory) {
-  WaitGroups<0>();
-  Block::Sync();
-  if (args.rows <= kRowsTogether) {
-    NormaliseTogether<Block>(args, memory);
-  } else {
-    for (auto row = static_cast<int32_t>(threadIdx.x / 32); row < args.rows; row += kWarps) {
-      NormaliseRow(args, memory, row);
     }
   }
   Block::Sync();

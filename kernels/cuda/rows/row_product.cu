@@ -21,6 +21,7 @@ namespace product {
 namespace {
 
 constexpr int kMostCtasPerSm = 2;
+static_assert(kMostNormed >= kMostProductRows);
 
 // What the lanes of a warp have in flight: a group of K of one tile.
 using Group = uint4[2][kLoads];
