@@ -58,39 +58,37 @@ AnswerForm FormOfModel(const std::string& name) {
   return FormOf(templates.at("models/templates/" + name + ".jinja"));
 }
 
+void ExpectCalls(const AnswerForm& form, CallSyntax calls, const std::string& begin,
+                 const std::string& middle, const std::string& end) {
+  EXPECT_TRUE(form.shows_tools);
+  EXPECT_EQ(form.calls, calls);
+  EXPECT_EQ(form.begin, begin);
+  EXPECT_EQ(form.middle, middle);
+  EXPECT_EQ(form.end, end);
+}
+
 TEST(FormProbe, KnowsTheFamiliesThatAreServed) {
   for (const char* name : {"Qwen-Qwen2.5-7B-Instruct", "Qwen-QwQ-32B", "Qwen-Qwen3-0.6B",
                            "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
                            "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}) {
-    const AnswerForm form = FormOfModel(name);
-    EXPECT_TRUE(form.shows_tools) << name;
-    EXPECT_EQ(form.calls, CallSyntax::kTagged) << name;
-    EXPECT_EQ(form.begin, "<tool_call>\n{\"name\": \"") << name;
-    EXPECT_EQ(form.middle, "\", \"arguments\": ") << name;
-    EXPECT_EQ(form.end, "}\n</tool_call>") << name;
+    SCOPED_TRACE(name);
+    ExpectCalls(FormOfModel(name), CallSyntax::kTagged, "<tool_call>\n{\"name\": \"",
+                "\", \"arguments\": ", "}\n</tool_call>");
   }
   EXPECT_EQ(FormOfModel("Qwen-Qwen3-0.6B").reasoning_begin, "<think>");
   for (const char* name : {"meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct",
                            "meta-llama-Llama-3.3-70B-Instruct"}) {
-    const AnswerForm form = FormOfModel(name);
-    EXPECT_TRUE(form.shows_tools) << name;
-    EXPECT_EQ(form.calls, CallSyntax::kBare) << name;
-    EXPECT_EQ(form.begin, "{\"name\": \"") << name;
-    EXPECT_EQ(form.middle, "\", \"parameters\": ") << name;
-    EXPECT_EQ(form.end, "}") << name;
+    SCOPED_TRACE(name);
+    ExpectCalls(FormOfModel(name), CallSyntax::kBare, "{\"name\": \"", "\", \"parameters\": ", "}");
   }
   const AnswerForm nemo = FormOfModel("mistralai-Mistral-Nemo-Instruct-2407");
-  EXPECT_TRUE(nemo.shows_tools);
-  EXPECT_EQ(nemo.calls, CallSyntax::kMistral);
-  EXPECT_EQ(nemo.begin, "[TOOL_CALLS][{\"name\": \"");
+  ExpectCalls(nemo, CallSyntax::kMistral, "[TOOL_CALLS][{\"name\": \"",
+              "\", \"arguments\": ", "}]");
   EXPECT_TRUE(nemo.short_ids);
   for (const char* name :
        {"Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512"}) {
-    const AnswerForm form = FormOfModel(name);
-    EXPECT_TRUE(form.shows_tools) << name;
-    EXPECT_EQ(form.calls, CallSyntax::kMistral) << name;
-    EXPECT_EQ(form.begin, "[TOOL_CALLS]") << name;
-    EXPECT_EQ(form.middle, "[ARGS]") << name;
+    SCOPED_TRACE(name);
+    ExpectCalls(FormOfModel(name), CallSyntax::kMistral, "[TOOL_CALLS]", "[ARGS]", "");
   }
 }
 
